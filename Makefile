@@ -1,0 +1,55 @@
+# Works from a fresh clone: every target that needs the environment makes it first, in .venv.
+
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP   := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test fuzz bench docs fmt clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## create .venv with everything that development needs
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml setup.py | $(BIN)/python
+	@echo "installing into $(VENV)"
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || $(PIP) install '$(TORCH)'
+	@$(PIP) install --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## run the demonstration
+	@$(BIN)/energyml demo
+
+test: $(STAMP) ## lint, format check, types, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2
+
+fuzz: $(STAMP) ## the fuzz tests, 20000 cases each
+	ENERGYML_FUZZ=20000 $(BIN)/python -m pytest tests/fuzz -n 2
+
+bench: $(STAMP) ## the benchmarks
+	$(BIN)/python -m benchmarks.foundation
+
+docs: $(STAMP) ## regenerate the generated parts of docs/
+	$(BIN)/python -m energyml.docgen
+
+fmt: $(STAMP) ## format, and fix what ruff can fix
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## remove what builds and tools leave behind (keeps .venv)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov
+	find energyml grammar backends tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

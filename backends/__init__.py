@@ -1,0 +1,1 @@
+"""Inference backends, one folder each, loaded lazily by name."""

@@ -1,0 +1,41 @@
+"""The catalogue of errors: all wording in one place, a stable code each, a page each (`energyml explain-error`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from energyml.diagnostics import Diagnostic, Note, Severity, Span
+from energyml.errors import choices, names, running, scores, syntax, types
+from energyml.errors.kind import Kind
+
+CATALOGUE: dict[str, Kind] = {
+    kind.code: kind
+    for module in (syntax, names, types, scores, choices, running)
+    for kind in module.KINDS
+}
+
+
+def diagnostic(
+    code: str,
+    span: Span | None,
+    *,
+    notes: Iterable[Note] = (),
+    help: str | None = None,
+    label: str | None = None,
+    **facts: object,
+) -> Diagnostic:
+    """Word a finding: the kind's message with the facts filled in; `help` and `label` replace the kind's own when given."""
+    kind = CATALOGUE[code]
+    return Diagnostic(
+        code=code,
+        message=kind.message.format(**facts),
+        span=span,
+        label=kind.label.format(**facts) if label is None else label,
+        notes=tuple(notes),
+        help=(kind.help.format(**facts) if help is None else help),
+        severity=cast("Severity", kind.severity),
+    )
+
+
+__all__ = ["CATALOGUE", "Kind", "diagnostic"]

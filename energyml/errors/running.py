@@ -1,0 +1,3 @@
+"""placeholder"""
+from energyml.errors.kind import Kind
+KINDS: tuple[Kind, ...] = ()

@@ -1,0 +1,1 @@
+"""The lifted factor graph: variables, factor templates and index sets."""

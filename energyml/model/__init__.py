@@ -1,0 +1,1 @@
+"""Names, types with named axes, and checking."""

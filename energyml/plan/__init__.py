@@ -1,0 +1,1 @@
+"""Structure recognition, cost, and the choice of a method with its reasons."""

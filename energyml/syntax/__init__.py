@@ -1,0 +1,1 @@
+"""Text to tree, and tree to text."""

@@ -1,0 +1,34 @@
+"""Computes the package list; everything else is in pyproject.toml.
+
+``grammar/`` and ``backends/`` are folders of the repository that install inside ``energyml``. The links
+``energyml/grammar`` and ``energyml/backends`` point at them for type checkers and editable installs, and are not
+followed here: each package is listed once, from its real folder.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).resolve().parent
+
+# package -> folder, the same mapping as `package-dir` in pyproject.toml
+FOLDERS = {"energyml": "energyml", "energyml.grammar": "grammar", "energyml.backends": "backends"}
+
+# Native code goes here, sources relative to this file, `optional=True`: every kernel has a torch twin.
+EXTENSIONS: list[Extension] = []
+
+
+def packages() -> list[str]:
+    found = []
+    for package, folder in FOLDERS.items():
+        for path, folders, files in os.walk(ROOT / folder, followlinks=False):
+            inner = Path(path).relative_to(ROOT / folder).parts
+            if inner and "__init__.py" not in files:
+                folders.clear()  # a package lives inside packages only
+            else:
+                found.append(".".join((package, *inner)))
+    return sorted(found)
+
+
+setup(packages=packages(), ext_modules=EXTENSIONS)

@@ -1,0 +1,201 @@
+"""Imports point one way along the road, and the front half of the road starts without torch."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# --- the layering, as data ------------------------------------------------------------------------------------------
+
+# The road, in order: a stop may import itself and the stops before it.
+ROAD = ("energyml.syntax", "energyml.model", "energyml.ir", "energyml.plan")
+
+# Everybody may import these; they import each other only.
+SHARED = ("energyml.diagnostics", "energyml.errors", "energyml.cards")
+
+# package or module -> the parts of energyml that it may import, anywhere in its text. The longest matching row counts;
+# a module without a row may import all of energyml. Every row may import itself.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(SHARED, SHARED),
+    **{stop: (*SHARED, "energyml.grammar", *ROAD[:place]) for place, stop in enumerate(ROAD)},
+    "energyml.grammar": (),
+}
+
+# Third-party modules that these never import, not even inside a function or for a type checker.
+NEVER_IMPORT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*ROAD, *SHARED, "energyml.grammar"), ("torch", "torch_struct")),
+}
+
+# Importable in functions only, because startup counts.
+LAZY = ("networkx",)
+
+# The core reaches what is inside this package through the registry, by name.
+REGISTERED = "energyml.backends"
+
+# Importing these, and running `energyml check`, loads none of HEAVY.
+LIGHT = (*ROAD, "energyml.cli")
+HEAVY = ("torch", "networkx")
+
+# --- reading imports ------------------------------------------------------------------------------------------------
+
+
+def inside(name: str, package: str) -> bool:
+    """Whether a dotted name is the package or lies in it."""
+    return name == package or name.startswith(package + ".")
+
+
+def module_files() -> dict[str, Path]:
+    """Every module of energyml by its dotted name, each once: backends and grammar through the links."""
+    found = {}
+    for path, _, files in os.walk(ROOT / "energyml", followlinks=True):
+        for file in (Path(path, name) for name in files if name.endswith(".py")):
+            parts = file.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
+    """The imports of a module: line, dotted name, and whether it runs when the module is imported.
+
+    ``from a import b`` gives ``a.b``, since ``b`` may be a module. ``package`` resolves relative imports. What stands
+    under ``if TYPE_CHECKING`` is given too, as something that does not run: it still points along the road.
+    """
+
+    def visit(node: ast.AST, runs: bool) -> Iterator[tuple[int, str, bool]]:
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    yield node.lineno, alias.name, runs
+            case ast.ImportFrom():
+                base = node.module or ""
+                if node.level:
+                    parents = package.split(".")
+                    base = ".".join((*parents[: len(parents) - node.level + 1], *filter(None, [node.module])))
+                for alias in node.names:
+                    yield node.lineno, base if alias.name == "*" else f"{base}.{alias.name}", runs
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                runs = False
+            case ast.If() if "TYPE_CHECKING" in ast.unparse(node.test):
+                for child in node.body:
+                    yield from visit(child, False)
+                for child in node.orelse:
+                    yield from visit(child, runs)
+                return
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, runs)
+
+    return visit(tree, True)
+
+
+def row(table: dict[str, tuple[str, ...]], module: str) -> tuple[str, tuple[str, ...]] | None:
+    """The longest entry of a table that the module lies in."""
+    key = max((key for key in table if inside(module, key)), key=len, default=None)
+    return None if key is None else (key, table[key])
+
+
+def violations(module: str, text: str, is_package: bool) -> list[str]:
+    """What a module imports against the layering, one sentence each."""
+    found = []
+    package = module if is_package else module.rpartition(".")[0]
+    for line, name, runs in imports(ast.parse(text), package):
+
+        def report(reason: str, line: int = line, name: str = name) -> None:
+            found.append(f"{module}:{line} imports {name}: {reason}")
+
+        if inside(name, "energyml"):
+            allowed = row(MAY_IMPORT, module)
+            if allowed and not any(inside(name, other) for other in (allowed[0], *allowed[1])):
+                report(f"{allowed[0]} may import {', '.join(allowed[1]) or 'nothing of energyml'}")
+            if name != REGISTERED and inside(name, REGISTERED) and not inside(module, REGISTERED):
+                report(f"{REGISTERED}.* is reached through the registry only")
+        banned = row(NEVER_IMPORT, module)
+        if banned and any(inside(name, other) for other in banned[1]):
+            report(f"{banned[0]} never does")
+        if runs and any(inside(name, other) for other in LAZY):
+            report("this belongs inside the function that uses it")
+    return found
+
+
+# --- the tests ------------------------------------------------------------------------------------------------------
+
+
+def test_layering() -> None:
+    found = [
+        sentence
+        for module, file in sorted(module_files().items())
+        for sentence in violations(module, file.read_text(encoding="utf-8"), file.name == "__init__.py")
+    ]
+    assert not found, "\n".join(["imports against the layering:", *found])
+
+
+def test_every_row_is_about_something() -> None:
+    modules = module_files()
+    names = {*MAY_IMPORT, *NEVER_IMPORT, REGISTERED, *LIGHT} | {other for row in MAY_IMPORT.values() for other in row}
+    assert names <= modules.keys()
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("energyml.syntax.tree", "from energyml.model import types"),
+        ("energyml.syntax.tree", "from energyml import model"),
+        ("energyml.syntax.tree", "from ..ir import build"),
+        ("energyml.model.types", "def f():\n    import torch.nn"),
+        ("energyml.model.types", "if TYPE_CHECKING:\n    from torch import Tensor"),
+        ("energyml.plan.choose", "import energyml.objectives.nll"),
+        ("energyml.plan.choose", "import energyml"),
+        ("energyml.plan.structure", "try:\n    import networkx as nx\nexcept ImportError:\n    pass"),
+        ("energyml.cards", "from energyml.syntax import parse"),
+        ("energyml.compile", "def f():\n    from energyml.backends import exact"),
+        ("energyml.compile", "from energyml.backends.exact import chain"),
+    ],
+)
+def test_the_check_sees(module: str, text: str) -> None:
+    assert len(violations(module, text, is_package=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("energyml.syntax.tree", "from energyml.errors import SpecError\nfrom energyml.syntax import text"),
+        ("energyml.plan.choose", "from energyml.ir import build\nfrom . import cost\nfrom .. import diagnostics"),
+        ("energyml.plan.structure", "def f():\n    import networkx as nx"),
+        ("energyml.plan.structure", "if TYPE_CHECKING:\n    import networkx as nx"),
+        ("energyml.compile", "import torch\nimport energyml.backend\nfrom energyml import backends"),
+        ("energyml.backends.exact.chain", "import torch\nfrom energyml.backends.exact import semiring"),
+    ],
+)
+def test_the_check_allows(module: str, text: str) -> None:
+    assert violations(module, text, is_package=False) == []
+
+
+def test_checking_a_spec_loads_nothing_heavy(tmp_path: Path) -> None:
+    spec = tmp_path / "tiny.energy"
+    spec.write_text(
+        "labels Tag = {A, B}\ndim T\noutput y : Tag[T]\nparam u : real[Tag]\n"
+        "factor unary [t in T] (y[t]) = u\ninfer exact\n"
+    )
+    program = f"""
+import importlib, sys
+for name in {LIGHT!r}:
+    importlib.import_module(name)
+    loaded = [heavy for heavy in {HEAVY!r} if heavy in sys.modules]
+    assert not loaded, f"importing {{name}} loads {{loaded}}"
+from energyml.cli import main
+sys.argv = ["energyml", "check", {str(spec)!r}]
+try:
+    status = main()
+except SystemExit as stop:
+    status = stop.code
+assert not status, f"energyml check ended with {{status}}"
+loaded = [heavy for heavy in {HEAVY!r} if heavy in sys.modules]
+assert not loaded, f"energyml check loads {{loaded}}"
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
