@@ -37,10 +37,13 @@ NOWHERE = Span(0, 0)
 
 @dataclass(frozen=True)
 class Source:
-    """A text with a name; knows lines and columns."""
+    """A text with a name; knows lines and columns.  A leading byte-order mark is no part of the text."""
 
     name: str
     text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", self.text.removeprefix("\ufeff"))
 
     @cached_property
     def _line_starts(self) -> list[int]:
@@ -138,10 +141,13 @@ class Report:
 
     source: Source
     found: list[Diagnostic] = field(default_factory=list)
+    _seen: set[tuple[str, Span | None]] = field(default_factory=set, init=False, repr=False)
 
     def add(self, diagnostic: Diagnostic) -> None:
         """Keep a diagnostic unless the same code was already reported at the same place."""
-        if not any(d.code == diagnostic.code and d.span == diagnostic.span for d in self.found):
+        key = (diagnostic.code, diagnostic.span)
+        if key not in self._seen:
+            self._seen.add(key)
             self.found.append(diagnostic)
 
     @property

@@ -48,7 +48,8 @@ def load_parser(postlex: Any) -> Lark:
     data, memo = tables["data"], _whole_keys(tables["memo"])
     lalr = data["parser"]["parser"]
     lalr["states"] = _whole_keys(lalr["states"])
-    return Lark._load_from_dict(data, memo, postlex=postlex)
+    loaded: Lark = Lark._load_from_dict(data, memo, postlex=postlex)  # type: ignore[no-untyped-call]
+    return loaded
 
 
 def write_tables(postlex: Any) -> None:

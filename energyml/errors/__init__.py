@@ -10,9 +10,7 @@ from energyml.errors import choices, names, running, scores, syntax, types
 from energyml.errors.kind import Kind
 
 CATALOGUE: dict[str, Kind] = {
-    kind.code: kind
-    for module in (syntax, names, types, scores, choices, running)
-    for kind in module.KINDS
+    kind.code: kind for module in (syntax, names, types, scores, choices, running) for kind in module.KINDS
 }
 
 

@@ -1,3 +1,19 @@
-"""placeholder"""
+"""E04xx: infer, decode, train and data; options; what the planner refuses."""
+
+from __future__ import annotations
+
 from energyml.errors.kind import Kind
-KINDS: tuple[Kind, ...] = ()
+
+KINDS = (
+    Kind("E0401", "unknown choice", "unknown {kind} `{name}`"),
+    Kind("E0402", "unknown option", "`{card}` has no option `{option}`"),
+    Kind("E0403", "bad option value", "`{option}` takes {expected}, found {found}"),
+    Kind("E0404", "missing option", "`{card}` needs `{option}`: {summary}"),
+    Kind("E0405", "too many values without a key", "`{card}` takes {expected} without a key, found {found}"),
+    Kind("E0406", "option given twice", "`{option}` is given twice"),
+    Kind("E0407", "choice made twice", "`{kind}` is chosen twice", help="keep one of them; the other can be given on the command line"),
+    Kind("E0408", "stages outside train", "only `train` has stages joined by `then`"),
+    Kind("E0409", "backend cannot serve this model", "`{backend}` cannot serve this model: {reason}"),
+    Kind("E0410", "objective cannot be served", "`{objective}` cannot be trained with `{backend}`: {reason}"),
+    Kind("E0411", "bad Python target", "a Python network is named 'package.module:Class', found '{target}'"),
+)  # fmt: skip

@@ -9,18 +9,12 @@ from typing import Any, cast
 from lark import Token, Tree
 
 from energyml import errors
-from energyml.diagnostics import Diagnostic, Span
+from energyml.diagnostics import Span
 from energyml.syntax import tree as t
+from energyml.syntax.mistakes import Refusal
 
 LONGEST_NUMBER = 40
-
-
-class ConversionError(Exception):
-    """A token that the grammar accepts but that has no meaning, such as a number past every float."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        self.diagnostic = diagnostic
-        super().__init__(diagnostic.message)
+LARGEST_WHOLE = 10**6
 
 
 def convert(node: Any) -> Any:
@@ -54,7 +48,8 @@ def _number(token: Token) -> t.Number:
         value: int | float = int(text) if text.isdigit() else float(text)
         if math.isfinite(value):
             return t.Number(_span(token), text, value)
-    raise ConversionError(errors.diagnostic("E0007", _span(token), number=text[:20] + "..."))
+    shown = text if len(text) <= 20 else text[:20] + "..."
+    raise Refusal(errors.diagnostic("E0007", _span(token), number=shown))
 
 
 def _whole(sign: Token | None, number: Token | None) -> int:
@@ -62,8 +57,8 @@ def _whole(sign: Token | None, number: Token | None) -> int:
     if number is None:
         return 0
     value = _number(number).value
-    if not isinstance(value, int) or value > 10**6:
-        raise ConversionError(errors.diagnostic("E0009", _span(number), found=str(number)))
+    if not isinstance(value, int) or value > LARGEST_WHOLE:
+        raise Refusal(errors.diagnostic("E0009", _span(number), found=str(number), limit=LARGEST_WHOLE))
     return -value if sign is not None and sign.value == "-" else value
 
 
@@ -92,7 +87,9 @@ def _dim(kind: t.DimKind) -> Callable[[Tree[Token], list[Any]], t.DimItem]:
 
 def _variable_decl(node: Tree[Token], children: list[Any]) -> t.VariableDecl:
     kind, name, type_, readout = children
-    return t.VariableDecl(_span(node), cast("t.VariableKind", str(kind)), convert(name), convert(type_), convert(readout))
+    return t.VariableDecl(
+        _span(node), cast("t.VariableKind", str(kind)), convert(name), convert(type_), convert(readout)
+    )
 
 
 def _type(node: Tree[Token], children: list[Any]) -> t.Type:
@@ -135,13 +132,13 @@ _RULES: dict[str, Callable[[Tree[Token], list[Any]], Any]] = {
     "param_decl": lambda n, c: t.ParamDecl(_span(n), convert(c[0]), convert(c[1]), convert(c[2])),
     "let_decl": lambda n, c: t.LetDecl(_span(n), convert(c[0]), convert(c[1])),
     "type": _type,
-    "axis": lambda n, c: t.Axis(_span(n), convert(c[0]), convert(c[1])),
+    "axis": lambda n, c: t.Axis(_span(n), _key(c[0]), convert(c[1])),
     "extent_number": lambda n, c: t.Extent(_span(n), None, _whole(None, c[0])),
     "extent_name": lambda n, c: t.Extent(_span(n), convert(c[0]), _whole(c[1], c[2])),
     "factor_stmt": _factor,
     "range_binder": lambda n, c: t.RangeBinder(_span(n), convert(c[0]), convert(c[1]), _whole(c[2], c[3])),
     "edge_binder": lambda n, c: t.EdgeBinder(_span(n), convert(c[0]), _all(c[1:-1]), convert(c[-1])),
-    "scope_item": lambda n, c: t.ScopeItem(_span(n), convert(c[0]), convert(c[1])),
+    "scope_item": lambda n, c: t.ScopeItem(_span(n), _key(c[0]), convert(c[1])),
     "cell": lambda n, c: t.Cell(_span(n), convert(c[0]), _all(c[1:])),
     "index_offset": lambda n, c: t.Index(_span(n), convert(c[0]), _whole(c[1], c[2])),
     "index_constant": lambda n, c: t.Index(_span(n), None, _whole(c[0], c[1])),
@@ -164,13 +161,16 @@ _RULES: dict[str, Callable[[Tree[Token], list[Any]], Any]] = {
     "axes_value": lambda n, c: t.Axes(_span(n), _items(c[0])),
     "call": lambda n, c: t.Call(_span(n), convert(c[0]), _items(c[1])),
     "block": lambda n, c: t.Block(_span(n), _all(c)),
-    "option": lambda n, c: t.Option(_span(n), _key(c[0]), convert(c[1])),
+    "option": lambda n, c: t.Option(_span(n), cast("t.Ident", _key(c[0])), convert(c[1])),
     "name": _name,
     "number": lambda n, c: _number(c[0]),
     "string": lambda n, c: convert(c[0]),
 }
 
 
-def _key(token: Token) -> t.Ident:
+def _key(token: Token | None) -> t.Ident | None:
+    """A key or role: quotes around it mean nothing."""
+    if token is None:
+        return None
     text = token.value[1:-1] if token.type == "STRING" else str(token)
     return t.Ident(_span(token), text)

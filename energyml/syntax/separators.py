@@ -9,9 +9,15 @@ from lark import Token
 OPENERS = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
 CLOSERS = {closer: opener for opener, closer in OPENERS.items()}
 
-_ENDS_ITEM = {"IDENT_WORD", "NUMBER", "STRING", "FROM", "FREE", *CLOSERS}
-_CONTINUES_ITEM = {"IN", "OVER", "THEN", "AND"}
+# Of the words that are also names, only `in` has a meaning inside brackets: `[t in T]`.
+_ENDS_ITEM = {"IDENT_WORD", "NUMBER", "STRING", "FROM", "FREE", "OVER", "ARGMAX", "THEN", "AND", *CLOSERS}
+_CONTINUES_ITEM = {"IN"}
 _STARTS_ITEM_SYMBOLS = {"NUMBER", "STRING"}
+
+
+def ends_item(token: Token) -> bool:
+    """Whether a token before a line break can be the last one of an item."""
+    return token.type in _ENDS_ITEM
 
 
 def starts_item(token: Token) -> bool:
@@ -35,7 +41,7 @@ class Separators:
             if token.type == "NEWLINE":
                 broke_line = broke_line or token
                 continue
-            separates = depth > 0 and broke_line and previous and previous.type in _ENDS_ITEM and starts_item(token)
+            separates = depth > 0 and broke_line and previous and ends_item(previous) and starts_item(token)
             if separates and broke_line is not None:
                 yield Token.new_borrow_pos("COMMA", ",", broke_line)
             if token.type in OPENERS:

@@ -18,7 +18,7 @@ class Node:
     span: Span
 
 
-# ---------------------------------------------------------------------------------------------------------------- values
+# -------------------------------------------------------------------------------------------------------------- values
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ Value: TypeAlias = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------------------- types
+# --------------------------------------------------------------------------------------------------------------- types
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Signature(Node):
     output: Type
 
 
-# ------------------------------------------------------------------------------------------------------------ statements
+# ---------------------------------------------------------------------------------------------------------- statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +451,7 @@ class Comment(Node):
 
 @dataclass(frozen=True, slots=True)
 class Spec(Node):
-    """A whole file: its statements, its comments in order, and the names that damaged statements would have declared."""
+    """A whole file: its statements, its comments in order, and names that damaged statements would have declared."""
 
     statements: tuple[Statement, ...]
     comments: tuple[Comment, ...] = ()

@@ -1,0 +1,1 @@
+"""Hard and relaxed beam search."""

@@ -1,0 +1,1 @@
+"""Gradient descent on relaxed labels."""

@@ -1,0 +1,1 @@
+"""Binding: vocabularies, sizes and parameters; from here on there are tensors."""

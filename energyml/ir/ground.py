@@ -1,0 +1,226 @@
+"""Grounding: the cells and factors of one example, for analysis, for the oracle and for drawing.
+
+Positions are those of the caller's tensors.  Along the single dim of a sequence, absent positions are skipped and neighbours are
+the next present ones; in a grid, a factor that touches an absent cell vanishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from energyml.diagnostics import EnergyError
+from energyml.ir.graph import Affine, Binding, Edges, Graph, Range, Term
+from energyml.model.declared import Variable
+from energyml.model.expression import At
+
+Position = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The sizes of one example.
+
+    Attributes:
+        sizes: the size of each observed or fixed dim (a free dim: the length under consideration).
+        nested: the sizes of each nested dim, one for each position of the dim it is nested in.
+        edges: the rows of each edge input.
+        absent: the absent positions of each variable's cells.
+    """
+
+    sizes: Mapping[str, int]
+    nested: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    edges: Mapping[str, Sequence[Position]] = field(default_factory=dict)
+    absent: Mapping[str, frozenset[Position]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a variable; `labels` names its label set."""
+
+    variable: str
+    position: Position
+    labels: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroundFactor:
+    """One grounded factor: the cells it touches, and the position of each index of its term.
+
+    `places` maps an index with its offset, as written in the spec (`t+1`), to a position of the caller's tensors.
+    """
+
+    term: str
+    cells: tuple[int, ...]
+    places: Mapping[Affine, int]
+
+
+@dataclass(frozen=True)
+class GroundGraph:
+    """All cells and factors of one example; terms over whole variables are left out, as they touch every cell."""
+
+    cells: tuple[Cell, ...]
+    factors: tuple[GroundFactor, ...]
+
+    def neighbours(self) -> list[set[int]]:
+        """The primal graph: for each cell the cells it shares a factor with."""
+        adjacent: list[set[int]] = [set() for _ in self.cells]
+        for factor in self.factors:
+            for cell in factor.cells:
+                adjacent[cell].update(other for other in factor.cells if other != cell)
+        return adjacent
+
+
+def ground(graph: Graph, instance: Instance) -> GroundGraph:
+    """Ground every discrete term; cost linear in the number of factors."""
+    return _Grounding(graph, instance).run()
+
+
+class _Grounding:
+    def __init__(self, graph: Graph, instance: Instance) -> None:
+        self.graph, self.instance = graph, instance
+        self.cells: list[Cell] = []
+        self.index: dict[tuple[str, Position], int] = {}
+        self.present: dict[str, list[int]] = {}
+
+    def run(self) -> GroundGraph:
+        for variable in self.graph.discrete:
+            for position in self._positions(variable):
+                self.index[variable.name, position] = len(self.cells)
+                self.cells.append(Cell(variable.name, position, variable.type.element))
+        factors = [factor for term in self.graph.terms for factor in self._factors(term)]
+        return GroundGraph(tuple(self.cells), tuple(factors))
+
+    def size(self, dim: str) -> int:
+        """The size of a dim that is not nested."""
+        declared = self.graph.dims[dim]
+        if declared.kind == "fixed" and declared.size is not None:
+            return declared.size
+        if dim not in self.instance.sizes:
+            raise EnergyError(f"the size of `{dim}` is needed here; give it, as in `--size {dim}=10`")
+        return self.instance.sizes[dim]
+
+    def _positions(self, variable: Variable) -> Iterator[Position]:
+        absent = self.instance.absent.get(variable.name, frozenset())
+        for position in self._grid(variable.dims):
+            if position not in absent:
+                yield position
+
+    def _grid(self, dims: tuple[str, ...]) -> Iterator[Position]:
+        if not dims:
+            yield ()
+            return
+        last = self.graph.dims[dims[-1]]
+        for head in self._grid(dims[:-1]):
+            if last.kind == "nested":
+                outer = dims.index(last.within or "")
+                sizes = self.instance.nested.get(last.name)
+                if sizes is None:
+                    raise EnergyError(f"the sizes of the nested dim `{last.name}` are needed here")
+                length = sizes[head[outer]]
+            else:
+                length = self.size(last.name)
+            for i in range(length):
+                yield (*head, i)
+
+    # ------------------------------------------------------------------------------------------------------- factors
+
+    def _factors(self, term: Term) -> Iterator[GroundFactor]:
+        if not term.scope or any(len(ref.indices) < len(self.graph.variables[ref.variable].dims) for ref in term.scope):
+            return
+        steps = self._sequence_positions(term)
+        for assignment in self._assignments(term.domain, steps):
+            made = self._factor(term, assignment, steps)
+            if made is not None:
+                yield made
+
+    def _sequence_positions(self, term: Term) -> dict[str, list[int]]:
+        """For each dim that is the only dim of a variable in scope: its present positions, in order."""
+        steps: dict[str, list[int]] = {}
+        for ref in term.scope:
+            dims = self.graph.variables[ref.variable].dims
+            if len(dims) == 1 and self.graph.dims[dims[0]].kind != "nested":
+                absent = self.instance.absent.get(ref.variable, frozenset())
+                here = [i for i in range(self.size(dims[0])) if (i,) not in absent]
+                known = steps.get(dims[0])
+                steps[dims[0]] = here if known is None else [i for i in known if i in set(here)]
+        return steps
+
+    def _assignments(self, domain: tuple[Binding, ...], steps: dict[str, list[int]]) -> Iterator[dict[str, int]]:
+        """Values of all bound indices; for sequences they count present positions, for edges they are positions."""
+        if not domain:
+            yield {}
+            return
+        *front, last = domain
+        for outer in self._assignments(tuple(front), steps):
+            if isinstance(last, Range):
+                for value in range(self._extent(last, front, outer, steps) - last.shrink):
+                    yield {**outer, last.index: value}
+            else:
+                yield from self._edge_rows(last, outer)
+
+    def _extent(self, binding: Range, front: list[Binding], outer: dict[str, int], steps: dict[str, list[int]]) -> int:
+        dim = self.graph.dims[binding.dim]
+        if dim.kind == "nested":
+            over = next(b for b in front if isinstance(b, Range) and b.dim == dim.within)
+            place = steps[over.dim][outer[over.index]] if over.dim in steps else outer[over.index]
+            return self.instance.nested[dim.name][place]
+        return len(steps[binding.dim]) if binding.dim in steps else self.size(binding.dim)
+
+    def _edge_rows(self, binding: Edges, outer: dict[str, int]) -> Iterator[dict[str, int]]:
+        rows = self.instance.edges.get(binding.source)
+        if rows is None:
+            raise EnergyError(f"the edges of `{binding.source}` are needed here")
+        for number, row in enumerate(rows):
+            if all(end >= 0 for end in row):
+                yield {**outer, binding.index: number, **dict(zip(binding.ends, row, strict=True))}
+
+    def _factor(self, term: Term, assignment: dict[str, int], steps: dict[str, list[int]]) -> GroundFactor | None:
+        gathered = {end for binding in term.domain if isinstance(binding, Edges) for end in (*binding.ends, binding.index)}
+        places: dict[Affine, int] = {}
+        for ref in term.scope:
+            for affine, dim in zip(ref.indices, self.graph.variables[ref.variable].dims, strict=True):
+                place = self._place(affine, dim, assignment, steps, gathered)
+                if place is None:
+                    return None
+                places[affine] = place
+        for affine, dim in _value_indices(term):
+            place = self._place(affine, dim, assignment, steps, gathered)
+            if place is None:
+                return None
+            places[affine] = place
+        cells: list[int] = []
+        for ref in term.scope:
+            cell = self.index.get((ref.variable, tuple(places[affine] for affine in ref.indices)))
+            if cell is None:
+                return None
+            cells.append(cell)
+        return GroundFactor(term.name, tuple(cells), places)
+
+    def _place(
+        self, affine: Affine, dim: str, assignment: dict[str, int], steps: dict[str, list[int]], gathered: set[str]
+    ) -> int | None:
+        """The position that an index stands for, or `None` when there is none."""
+        if affine.index is not None and affine.index in gathered:
+            return assignment[affine.index]
+        ordered = steps.get(dim)
+        count = len(ordered) if ordered is not None else self.size(dim)
+        value = affine.offset if affine.index is None else assignment[affine.index] + affine.offset
+        value = count + value if value < 0 else value
+        if not 0 <= value < count:
+            return None
+        return ordered[value] if ordered is not None else value
+
+
+def _value_indices(term: Term) -> Iterator[tuple[Affine, str]]:
+    """The indices that a term's table is subscripted with, and the dims of the axes that they consume."""
+    pending = list(term.expressions())
+    while pending:
+        value = pending.pop()
+        if isinstance(value, At):
+            for affine, axis in zip(value.indices, value.base.type.index_axes, strict=False):
+                yield affine, axis.extent.name
+        pending.extend(value.parts)
+
+
+__all__ = ["Cell", "GroundFactor", "GroundGraph", "Instance", "Position", "ground"]

@@ -1,0 +1,170 @@
+"""Masked networks: the scores of every label at each position from all the other positions.
+
+A masked network has ``masked_scores(y, given, masks) -> [B, T, labels]``: row t never sees ``y[:, t]``. The scores are
+unnormalised. Source: Goyal 2021 (thesis), chapter 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from energyml.nets.attention import Block, positions
+from energyml.nets.bound import BoundType
+from energyml.nets.features import LabelEmbedding, Masks, check_positive, existing
+from energyml.nets.given import Given
+from energyml.nets.order import Order
+from energyml.nets.recurrent import LSTMStack
+
+
+class AlignedGiven(nn.Module):
+    """What a masked network is given, as one vector a position: tensors over its dim, and others repeated along it."""
+
+    def __init__(self, given: Sequence[BoundType], *, embed: int, dim: str) -> None:
+        super().__init__()
+        self.given = Given(given, embed=embed)
+        if self.given.dim not in (None, dim):
+            raise ValueError(f"the given tensors run over {self.given.dim}, but the sequence runs over {dim}")
+        self.size = self.given.memory_size + self.given.context_size
+
+    def forward(self, given: Sequence[Tensor], masks: Masks, like: Tensor) -> Tensor:
+        """``[B, T, size]`` for ``like`` of ``[B, T, ...]``."""
+        observed = self.given(given, masks, like)
+        parts = [observed.context.unsqueeze(1).expand(-1, like.shape[1], -1)]
+        if self.given.memory_size:
+            parts.append(observed.memory)
+        return torch.cat(parts, dim=-1)
+
+
+class MaskedBLSTM(nn.Module):
+    """All masked scores in one pass: an LSTM over the labels left of t and one over those right of t, then two layers.
+
+    The directions only meet in the layers after them, so that no path leads from ``y[t]`` to its own scores. Beyond the
+    ends there are a start and an end symbol. What is given at t is read at t by both directions. Cost: that of a BiLSTM
+    over T positions.
+
+    Args:
+        labels: how many labels there are.
+        given: the types of the tensors that the energy is given, over ``dim`` or without a dim.
+        hidden: units of a direction, and of the layer that joins them.
+        embed: the size of a label's embedding.
+        layers: layers of each direction.
+        dim: the dim that the sequence runs over, whose mask says which positions exist.
+    """
+
+    def __init__(
+        self,
+        labels: int,
+        given: tuple[BoundType, ...] = (),
+        *,
+        hidden: int = 100,
+        embed: int = 50,
+        layers: int = 1,
+        dim: str,
+    ) -> None:
+        super().__init__()
+        check_positive(labels=labels, hidden=hidden, embed=embed)
+        self.labels, self.dim = labels, dim
+        self.label_embedding = LabelEmbedding(labels, embed)
+        self.ends = nn.Parameter(torch.randn(2, embed))
+        self.given = AlignedGiven(given, embed=embed, dim=dim)
+        size = embed + self.given.size
+        self.left = LSTMStack(size, hidden, layers=layers, bidirectional=False)
+        self.right = LSTMStack(size, hidden, layers=layers, bidirectional=False)
+        self.join = nn.Linear(2 * hidden, hidden)
+        self.readout = nn.Linear(hidden, labels)
+
+    def masked_scores(self, y: Tensor, given: tuple[Tensor, ...], masks: Masks) -> Tensor:
+        """Labels ``[B, T]`` to scores ``[B, T, labels]``."""
+        embedded = self.label_embedding(y)
+        order = Order(existing([self.dim], masks, y.shape))
+        # From here on everything is compact: existing positions at the left, neighbours are the next existing ones.
+        labels = order.compact(embedded)
+        beside = order.compact(self.given(given, masks, embedded))
+        plain = Order(None)
+        ahead = self.left(torch.cat([self._shifted(labels, 0), beside], dim=-1), plain)
+        back = self.right(torch.cat([self._shifted(order.flip(labels), 1), order.flip(beside)], dim=-1), plain)
+        joined = torch.tanh(self.join(torch.cat([ahead, order.flip(back)], dim=-1)))
+        return order.restore(self.readout(joined))
+
+    def _shifted(self, labels: Tensor, end: int) -> Tensor:
+        """``[B, T, E]`` moved one position to the right behind the start (0) or the end (1) symbol."""
+        symbol = self.ends[end].expand(labels.shape[0], 1, -1)
+        return torch.cat([symbol, labels], dim=1)[:, : labels.shape[1]]
+
+
+class MaskedTransformer(nn.Module):
+    """Masked scores from a bidirectional Transformer, with a pass for each position (Devlin et al. 2019).
+
+    Position t is replaced by a mask symbol in the copy that scores it; the T copies go through the network as a batch,
+    ``chunk`` positions at a time. The last layer only computes the masked position. Cost: T times a Transformer over T
+    positions; memory B * chunk * T * (hidden + heads * T) a layer.
+
+    Args:
+        labels: how many labels there are.
+        given: the types of the tensors that the energy is given, over ``dim`` or without a dim; added to the labels.
+        hidden: the size of a position.
+        heads: how many heads; they divide ``hidden``.
+        layers: how many blocks.
+        chunk: how many positions are masked at once, for less memory.
+        dim: the dim that the sequence runs over, whose mask says which positions exist.
+    """
+
+    def __init__(
+        self,
+        labels: int,
+        given: tuple[BoundType, ...] = (),
+        *,
+        hidden: int = 64,
+        heads: int = 4,
+        layers: int = 2,
+        chunk: int = 32,
+        dim: str,
+    ) -> None:
+        super().__init__()
+        check_positive(labels=labels, layers=layers, chunk=chunk)
+        self.labels, self.hidden, self.chunk, self.dim = labels, hidden, chunk, dim
+        self.label_embedding = LabelEmbedding(labels, hidden)
+        self.mask_symbol = nn.Parameter(torch.randn(hidden))
+        self.given = AlignedGiven(given, embed=hidden, dim=dim)
+        self.beside = nn.Linear(self.given.size, hidden) if self.given.size else None
+        self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(hidden)
+        self.readout = nn.Linear(hidden, labels)
+
+    def masked_scores(self, y: Tensor, given: tuple[Tensor, ...], masks: Masks) -> Tensor:
+        """Labels ``[B, T]`` to scores ``[B, T, labels]``."""
+        length = y.shape[1]
+        embedded = self.label_embedding(y)
+        exists = existing([self.dim], masks, y.shape)
+        time = torch.arange(length, device=y.device)
+        at = time if exists is None else (exists.cumsum(1) - 1).clamp(min=0)
+        beside = positions(at, self.hidden, embedded.dtype).expand_as(embedded)
+        if self.beside is not None:
+            beside = beside + self.beside(self.given(given, masks, embedded))
+        scores = [
+            self._score_chunk(embedded, beside, exists, time[first : first + self.chunk])
+            for first in range(0, length, self.chunk)
+        ]
+        return torch.cat(scores, dim=1) if scores else embedded.new_zeros(y.shape[0], 0, self.labels)
+
+    def _score_chunk(self, embedded: Tensor, beside: Tensor, exists: Tensor | None, at: Tensor) -> Tensor:
+        """The scores ``[B, C, labels]`` at the positions ``at`` (``[C]``)."""
+        batch, length, hidden = embedded.shape
+        count = at.shape[0]
+        masked = (torch.arange(length, device=at.device) == at.unsqueeze(1)).unsqueeze(-1)  # [C, T, 1]
+        x = torch.where(masked, self.mask_symbol, embedded.unsqueeze(1)) + beside.unsqueeze(1)
+        x = x.reshape(batch * count, length, hidden)
+        allowed = None
+        if exists is not None:
+            allowed = exists.unsqueeze(1).expand(-1, count, -1).reshape(batch * count, 1, length)
+        for layer, block in enumerate(self.blocks, start=1):
+            assert isinstance(block, Block)
+            keys, values = block.keys_values(x)
+            if layer == len(self.blocks):
+                x = x.gather(1, at.repeat(batch).reshape(-1, 1, 1).expand(-1, 1, hidden))
+            x = block(x, keys, values, allowed)
+        scores: Tensor = self.readout(self.norm(x.squeeze(1)))
+        return scores.reshape(batch, count, self.labels)

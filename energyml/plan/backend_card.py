@@ -1,0 +1,48 @@
+"""The card of a backend: which view it needs, which queries it answers and how well, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from energyml.cards.card import Card, Selection
+from energyml.plan.cost import Cost
+from energyml.plan.structure import Structure
+from energyml.queries import Quality, View
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a backend cannot serve a model, and what could."""
+
+    reason: str
+    alternative: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.alternative}" if self.alternative else self.reason
+
+
+def never_refuses(structure: Structure, selection: Selection) -> Refusal | None:
+    """The structure check of a backend that asks for nothing but its view."""
+    return None
+
+
+@dataclass(frozen=True)
+class BackendCard(Card):
+    """What the planner knows about a backend.
+
+    Attributes:
+        view: what it needs from every term.
+        answers: the queries it answers, each with the quality of the answer.
+        refuses: what it asks of the structure, given its options.
+        cost: the cost of one log-partition or its nearest relative.
+        needs_fitting: whether it owns parameters that must be trained first.
+        preference: `auto` takes the serving backend with the smallest number.
+    """
+
+    view: View = View.SCORE
+    answers: Mapping[str, Quality] = field(default_factory=dict)
+    refuses: Callable[[Structure, Selection], Refusal | None] = never_refuses
+    cost: Callable[[Structure], Cost | None] = lambda structure: None
+    needs_fitting: bool = False
+    preference: int = 100

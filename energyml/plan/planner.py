@@ -1,0 +1,164 @@
+"""The capability join: queries x backends x objectives, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from energyml import cards
+from energyml.cards.card import Selection
+from energyml.diagnostics import Report
+from energyml.errors import diagnostic
+from energyml.model.declared import Choices
+from energyml.objectives.cards import DecoderCard, ObjectiveCard
+from energyml.plan.backend_card import BackendCard, Refusal
+from energyml.plan.cost import Cost
+from energyml.plan.structure import Structure
+from energyml.queries import Quality, View
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one backend can do for one model.
+
+    Attributes:
+        selection: the backend with its options.
+        refusal: why it cannot serve the model; `None` when it can.
+        implemented: whether this version can run it.
+        answers: the queries it answers and their quality.
+        cost: the cost of its main query.
+    """
+
+    selection: Selection
+    refusal: Refusal | None
+    implemented: bool
+    answers: Mapping[str, Quality] = field(default_factory=dict)
+    cost: Cost | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it can serve the model and this version can run it."""
+        return self.refusal is None and self.implemented
+
+    def describe(self, structure: Structure) -> str:
+        """One line: what it can answer, or why it cannot."""
+        if self.refusal is not None:
+            return f"cannot: {self.refusal}"
+        by_quality: dict[Quality, list[str]] = {}
+        for query, quality in self.answers.items():
+            by_quality.setdefault(quality, []).append(query)
+        parts = [f"{quality.value}: {', '.join(queries)}" for quality, queries in by_quality.items()]
+        line = f"can answer {'; '.join(parts)}"
+        return line if self.implemented else f"could serve this model, but this version has no implementation ({line})"
+
+
+def judge(selection: Selection, structure: Structure) -> Verdict:
+    """Join one backend's needs with what the model offers."""
+    card = cast("BackendCard", selection.card)
+    implemented = card.implementation is not None
+    refusal = _view_refusal(card, structure) or card.refuses(structure, selection)
+    if refusal is not None:
+        return Verdict(selection, refusal, implemented)
+    return Verdict(selection, None, implemented, card.answers, card.cost(structure))
+
+
+def _view_refusal(card: BackendCard, structure: Structure) -> Refusal | None:
+    if card.view in structure.views:
+        return None
+    term = structure.lacking.get(card.view, "?")
+    reason = f"it needs {card.view.value} from every term, and `{term}` has none"
+    if card.view is View.QUADRATIC:
+        return Refusal(reason, "use it for fields; `exact` or `enumerate` serve labels")
+    return Refusal(reason, "`enumerate` serves any small model" if not structure.has_field else "`cg` serves fields")
+
+
+def survey(structure: Structure) -> list[Verdict]:
+    """A verdict on every known backend, the ones that serve first."""
+    verdicts = [judge(Selection(card), structure) for card in cards.every("backend") if card.name != AUTO]
+    return sorted(verdicts, key=lambda v: (not v.serves, v.refusal is not None, _preference(v)))
+
+
+def _preference(verdict: Verdict) -> int:
+    return cast("BackendCard", verdict.selection.card).preference
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The backend that will answer, and why it was chosen."""
+
+    structure: Structure
+    verdict: Verdict
+    why: str
+
+
+def plan(structure: Structure, selection: Selection | None, queries: Sequence[str] = ()) -> Plan:
+    """Choose a backend: the one that was asked for, or by `auto` the most preferred one that answers the queries."""
+    if selection is not None and selection.name != AUTO:
+        return Plan(structure, judge(selection, structure), "chosen in the spec or by the caller")
+    verdicts = survey(structure)
+    for verdict in verdicts:
+        if verdict.serves and all(query in verdict.answers for query in queries):
+            better = [v for v in verdicts if _preference(v) < _preference(verdict)]
+            return Plan(structure, verdict, _why(verdict, better, structure))
+    fallback = next((v for v in verdicts if v.refusal is None), verdicts[0])
+    return Plan(structure, fallback, "no backend of this version serves the model")
+
+
+def _why(verdict: Verdict, passed_over: list[Verdict], structure: Structure) -> str:
+    reason = f"auto: {structure.describe()[0]}; `{verdict.selection.name}` is the first choice that serves it"
+    refused = [f"`{v.selection.name}` {v.refusal.reason}" for v in passed_over if v.refusal is not None]
+    return f"{reason}; passed over: {'; '.join(refused)}" if refused else reason
+
+
+def asked(selection: Selection) -> tuple[str, ...]:
+    """The queries that an objective or a decoder asks."""
+    return cast("ObjectiveCard | DecoderCard", selection.card).asks
+
+
+def objective_refusal(objective: Selection, verdict: Verdict, structure: Structure) -> Refusal | None:
+    """Why an objective cannot be served by a backend on this model."""
+    card = cast("ObjectiveCard | DecoderCard", objective.card)
+    view = getattr(card, "view", None)
+    if view is not None and view not in structure.views:
+        return Refusal(f"it needs {view.value} from every term, and `{structure.lacking.get(view, '?')}` has none")
+    if verdict.refusal is not None:
+        return verdict.refusal
+    missing = [query for query in card.asks if query not in verdict.answers]
+    if missing:
+        return Refusal(f"it asks for {', '.join(missing)}, which `{verdict.selection.name}` does not answer", _who_answers(missing, structure))
+    return None
+
+
+def _who_answers(queries: Sequence[str], structure: Structure) -> str:
+    able = [v.selection.name for v in survey(structure) if v.refusal is None and all(q in v.answers for q in queries)]
+    return f"{', '.join(f'`{name}`' for name in able[:3])} can answer it" if able else "no backend answers it for this model"
+
+
+def check_choices(choices: Choices, structure: Structure, report: Report) -> None:
+    """Report the file's own choices that cannot work together; what only lacks an implementation is not a mistake."""
+    main = plan(structure, choices.infer).verdict
+    if choices.infer is not None and choices.infer.name != AUTO and main.refusal is not None:
+        report.add(
+            diagnostic("E0409", choices.spans.get("infer"), backend=choices.infer.name, reason=main.refusal.reason, help=main.refusal.alternative)
+        )
+        return
+    explicit = choices.infer is not None and choices.infer.name != AUTO
+    for stage in choices.train:
+        own = stage["infer"]
+        verdict = judge(own, structure) if own is not None and own.name != AUTO else main
+        refusal = objective_refusal(stage, verdict, structure) if explicit or own is not None else None
+        if refusal is not None:
+            report.add(
+                diagnostic("E0410", choices.spans.get("train"), objective=stage.name, backend=verdict.selection.name,
+                           reason=refusal.reason, help=refusal.alternative)  # fmt: skip
+            )
+    if choices.decode is not None and explicit:
+        refusal = objective_refusal(choices.decode, main, structure)
+        if refusal is not None:
+            report.add(
+                diagnostic("E0410", choices.spans.get("decode"), objective=choices.decode.name, backend=main.selection.name,
+                           reason=refusal.reason, help=refusal.alternative)  # fmt: skip
+            )

@@ -1,0 +1,75 @@
+"""Queries, qualities and views: the words in which backends, objectives and the planner speak to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class View(Enum):
+    """How a term lets itself be looked at; a backend needs one view from every term."""
+
+    SCORE = "the score of a full answer"
+    TABLE = "a table over the labels of its scope"
+    MULTILINEAR = "the score at probability vectors, linear in each cell"
+    SOFT = "the score at relaxed labels"
+    STEP = "scores of the next label given a prefix"
+    CONDITIONAL = "scores of one cell given all others"
+    PROPOSE = "a distribution to draw one cell from"
+    QUADRATIC = "a quadratic form over a field"
+    GRAD = "the gradient of the score in relaxed labels or field values"
+
+
+class Quality(Enum):
+    """What an answer promises about the true value."""
+
+    EXACT = "exact"
+    LOWER = "lower bound"
+    UPPER = "upper bound"
+    ESTIMATE = "estimate"
+    READOUT = "read-out"
+
+
+QUERIES: dict[str, str] = {
+    "log_partition": "log Z: the log of the sum of exp(score) over all answers",
+    "marginals": "the probability of each label at each cell",
+    "factor_marginals": "the probability of each joint label of each factor",
+    "max_marginals": "the best score with each cell fixed to each label",
+    "map": "the best answer and its score",
+    "n_best": "the k best answers and their scores",
+    "sample": "draws from p(y | x)",
+    "entropy": "the entropy of p(y | x)",
+    "log_prob": "the log-probability of a full or partial answer",
+    "max_with_cost": "the best of score plus a decomposable cost",
+    "conditionals": "the distribution of each cell given all others",
+    "mode": "the best value of a field",
+    "variance": "the marginal variances of a field",
+    "soft_decode": "relaxed labels that gradients flow through",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question to a posterior, as a value.
+
+    Attributes:
+        kind: a key of `QUERIES`.
+        target: the variable or term it is about; all of them when `None`.
+        count: how many answers (`n_best`, `sample`).
+        generator: the random generator (`sample`).
+        answer: a full or partial answer (`log_prob`), labels by variable with -1 for "any".
+        cost: a cost for each label of each cell, by variable (`max_with_cost`).
+    """
+
+    kind: str
+    target: str | None = None
+    count: int = 1
+    generator: Any = None
+    answer: Any = None
+    cost: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse a kind that no backend could know."""
+        if self.kind not in QUERIES:
+            raise ValueError(f"unknown query `{self.kind}`; known: {', '.join(QUERIES)}")

@@ -1,0 +1,1 @@
+"""Training: stages, optimisers, balance and stop rules."""
