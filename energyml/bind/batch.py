@@ -51,6 +51,12 @@ class Along:
         source = tensor.expand(index.shape) if tensor.shape[0] == 1 else tensor
         return source.gather(axis, index)
 
+    def repeat(self, copies: int) -> Along:
+        """The same dim when every example stands `copies` times in a row."""
+        if copies == 1:
+            return self
+        return Along(self.size, _repeat(self.count, copies), _repeat(self.order, copies), _repeat(self.rank, copies))
+
     def valid(self, length: int, device: torch.device) -> Tensor | None:
         """[B, length]: whether cell i and the cells after it that a term of this length needs exist."""
         if self.count is None:
@@ -80,6 +86,55 @@ class Batch:
     present: dict[str, Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
+
+    def repeat(self, copies: int) -> Batch:
+        """The batch with every example `copies` times in a row."""
+        if copies == 1:
+            return self
+        return Batch(
+            self.size * copies,
+            {name: tensor.repeat_interleave(copies, 0) for name, tensor in self.tensors.items()},
+            {name: along.repeat(copies) for name, along in self.along.items()},
+            {name: mask.repeat_interleave(copies, 0) for name, mask in self.exists.items()},
+            {name: mask.repeat_interleave(copies, 0) for name, mask in self.present.items()},
+            self.device,
+            self.dtype,
+        )
+
+    def example(self, number: int) -> Batch:
+        """The batch of one example."""
+        here = slice(number, number + 1)
+        along = {
+            name: Along(a.size, *(None if part is None else part[here] for part in (a.count, a.order, a.rank)))
+            for name, a in self.along.items()
+        }
+        return Batch(
+            1,
+            {name: tensor[here] for name, tensor in self.tensors.items()},
+            along,
+            {name: mask[here] for name, mask in self.exists.items()},
+            {name: mask[here] for name, mask in self.present.items()},
+            self.device,
+            self.dtype,
+        )
+
+    def cells_exist(self, dims: tuple[str, ...], variable: str) -> Tensor:
+        """[B, *dims]: which positions of a variable carry a cell."""
+        sizes = [self.along[d].size if d in self.along else self.exists[d].shape[-1] for d in dims]
+        if variable in self.present:
+            return self.present[variable]
+        if len(dims) == 1:
+            along = self.along[dims[0]]
+            if along.rank is not None:
+                return along.rank >= 0
+            exists = along.valid(along.size, self.device)
+            if exists is not None:
+                return exists
+        return torch.ones(self.size, *sizes, dtype=torch.bool, device=self.device)
+
+
+def _repeat(tensor: Tensor | None, copies: int) -> Tensor | None:
+    return None if tensor is None else tensor.repeat_interleave(copies, 0)
 
 
 class DataError(SpecError):
@@ -144,6 +199,7 @@ class BatchMaker:
             if name not in sizes and self.graph.dims[name].kind != "nested":
                 sizes[name] = int(tensor.max()) if tensor.numel() else 0
         self._sizes_from_masks(masks, sizes)
+        sizes.update({name: dim.size for name, dim in self.graph.dims.items() if dim.kind == "free" and dim.size})
         missing = [dim for dim in self.sequence_dims if dim not in sizes]
         if missing:
             raise self.fail("E0508", self.graph.dims[missing[0]].span, problem=f"the size of `{missing[0]}` is not known",

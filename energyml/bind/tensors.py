@@ -27,10 +27,17 @@ from energyml.model.expression import (
 class Environment:
     """What one evaluation needs: the module that owns parameters, the batch, relaxed labels, and values computed so far."""
 
-    __slots__ = ("batch", "cache", "module", "relaxed")
+    __slots__ = ("batch", "cache", "gains", "module", "relaxed")
 
-    def __init__(self, module: nn.Module, batch: Batch, relaxed: Mapping[tuple[str, bool], Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        batch: Batch,
+        relaxed: Mapping[tuple[str, bool], Tensor] | None = None,
+        gains: Mapping[str, float] | None = None,
+    ) -> None:
         self.module, self.batch = module, batch
+        self.gains: Mapping[str, float] = gains or {}
         self.relaxed: Mapping[tuple[str, bool], Tensor] = relaxed or {}
         self.cache: dict[Any, Tensor] = {}
 

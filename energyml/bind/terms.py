@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -48,9 +48,23 @@ class BoundTerm:
         """The views that it offers."""
         return self.term.views
 
-    def score(self, env: Environment, answer: Labels) -> Tensor:
-        """SCORE: [B] the term's score of full answers, labels [B, *dims] by variable in the caller's positions."""
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+        """SCORE: the term's score of full answers.
+
+        Args:
+            env: the batch of B examples.
+            answer: labels [B * copies, *dims] by variable, in the caller's positions; the copies of an example stand together.
+            copies: how many answers each example has.
+
+        Returns:
+            Scores [B * copies].
+        """
         raise NotImplementedError
+
+    def scaled(self, env: Environment, value: Tensor) -> Tensor:
+        """A value times the term's gain, where balance has set one."""
+        gain = env.gains.get(self.term.gain)
+        return value if gain is None else value * gain
 
 
 class TableTerm(BoundTerm):
@@ -63,7 +77,7 @@ class TableTerm(BoundTerm):
 
     def table(self, env: Environment) -> Tensor:
         """TABLE: [B or 1, *domain (size 1 where shared), *labels of the scope in order]."""
-        return self.value(env)
+        return self.scaled(env, self.value(env))
 
     def cells(self, batch: Batch, number: int) -> tuple[Tensor, ...]:
         """The positions of the n-th cell of the scope, one tensor [B or 1, *domain] for each of its dims."""
@@ -133,21 +147,24 @@ class TableTerm(BoundTerm):
             masks.append(present[(examples, *places)])
         return masks
 
-    def score(self, env: Environment, answer: Labels) -> Tensor:
-        """SCORE by looking the labels up in the table."""
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+        """SCORE by looking the labels up in the table: one gather."""
         batch = env.batch
         table = self.table(env)
         valid = self.valid(batch)
         examples = torch.arange(batch.size, device=batch.device).reshape(-1, *([1] * self.rank))
-        labels = [answer[ref.variable][(examples, *self.cells(batch, n))] for n, ref in enumerate(self.term.scope)]
-        lead = torch.broadcast_shapes(table.shape[: 1 + self.rank], *(one.shape for one in labels))
-        value = table.expand(*lead, *table.shape[1 + self.rank :])
-        for one in labels:
-            index = one.clamp(min=0).expand(lead).reshape(*lead, 1, *([1] * (value.dim() - len(lead) - 1)))
-            value = value.gather(len(lead), index.expand(*lead, 1, *value.shape[len(lead) + 1 :])).squeeze(len(lead))
+        joint: Tensor | None = None
+        for number, ref in enumerate(self.term.scope):
+            labels = answer[ref.variable].unflatten(0, (batch.size, copies)).movedim(1, -1)
+            here = labels[(examples, *self.cells(batch, number))].clamp(min=0)
+            joint = here if joint is None else joint * table.shape[1 + self.rank + number] + here
+        assert joint is not None
+        flat = table.flatten(1 + self.rank)
+        lead = torch.broadcast_shapes(flat.shape[:-1], joint.shape[:-1])
+        value = flat.expand(*lead, flat.shape[-1]).gather(-1, joint.expand(*lead, copies))
         if valid is not None:
-            value = torch.where(valid, value, 0)
-        return value.flatten(1).sum(1) if value.dim() > 1 else value
+            value = torch.where(valid.unsqueeze(-1), value, 0)
+        return value.flatten(1, -2).sum(1).flatten() if value.dim() > 2 else value.flatten()
 
 
 def _over(mask: Tensor, number: int, rank: int) -> Tensor:
@@ -171,33 +188,32 @@ class StepwiseTerm(BoundTerm):
         self.count = len(labels)
         self.end = labels.index(body.end) if body.end is not None else None
 
-    def score(self, env: Environment, answer: Labels) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE: the steps' scores of the labels, added up over the sequence; O(length) steps."""
         labels = answer[self.body.variable]
-        net = env.module._modules[self.body.net]
-        assert net is not None
-        batch = env.batch
-        given = tuple(_full(one(env), batch.size) for one in self.given)
-        dim = self.graph.variables[self.body.variable].dims[0]
-        along = batch.along.get(dim)
-        if along is not None:
-            labels = along.compact(labels, 1)
-        exists = along.valid(along.size, batch.device) if along is not None else None
-        state = net.start(given, batch.exists, batch.size)  # type: ignore[operator]
-        previous = torch.full((batch.size,), self.count, dtype=torch.long, device=batch.device)
-        total = torch.zeros(batch.size, device=batch.device, dtype=batch.dtype)
-        alive = torch.ones(batch.size, dtype=torch.bool, device=batch.device)
+        net: Any = env.module._modules[self.body.net]
+        batch, rows = env.batch, env.batch.size * copies
+        given = tuple(_repeat(_full(one(env), batch.size), copies) for one in self.given)
+        masks = {name: _repeat(mask, copies) for name, mask in batch.exists.items()}
+        along = batch.along[self.graph.variables[self.body.variable].dims[0]]
+        labels = along.repeat(copies).compact(labels, 1)
+        exists = along.repeat(copies).valid(along.size, batch.device)
+        counted = labels >= 0 if exists is None else exists & (labels >= 0)
+        state = net.start(given, masks, rows)
+        previous = torch.full((rows,), self.count, dtype=torch.long, device=batch.device)
+        total = torch.zeros(rows, device=batch.device, dtype=batch.dtype)
+        alive = torch.ones(rows, dtype=torch.bool, device=batch.device)
         for t in range(labels.shape[1]):
-            scores, state = net.step(state, net.embed(previous), t)  # type: ignore[operator]
+            scores, state = net.step(state, net.embed(previous), t)
             if self.body.normalize == "local":
                 scores = F.log_softmax(scores, -1)
             here = labels[:, t].clamp(min=0)
-            counted = alive & (labels[:, t] >= 0) if exists is None else alive & exists[:, t] & (labels[:, t] >= 0)
-            total = total + torch.where(counted, scores.gather(1, here.unsqueeze(1)).squeeze(1), 0)
+            picked = scores.gather(1, here.unsqueeze(1)).squeeze(1)
+            total = total + torch.where(alive & counted[:, t], picked, 0)
             if self.end is not None:
                 alive = alive & (here != self.end)
             previous = here
-        return total
+        return self.scaled(env, total)
 
 
 class MaskedTerm(BoundTerm):
@@ -207,28 +223,25 @@ class MaskedTerm(BoundTerm):
         super().__init__(term, graph)
         self.body, self.given = body, given
 
-    def score(self, env: Environment, answer: Labels) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE: the masked scores of the labels, raw or as log-probabilities, added up over positions."""
         batch = env.batch
-        labels = answer[self.body.variable]
-        net = env.module._modules[self.body.net]
-        assert net is not None
-        given = tuple(_full(one(env), batch.size) for one in self.given)
+        net: Any = env.module._modules[self.body.net]
         dim = self.graph.variables[self.body.variable].dims[0]
-        along = batch.along[dim]
+        along = batch.along[dim].repeat(copies)
+        given = tuple(_repeat(_full(one(env), batch.size), copies) for one in self.given)
+        masks = {name: _repeat(mask, copies) for name, mask in batch.exists.items()}
         exists = along.valid(along.size, batch.device)
-        masks = dict(batch.exists)
         if exists is not None:
             masks[dim] = exists
-        labels = along.compact(labels, 1)
-        scores = net.masked_scores(labels.clamp(min=0), given, masks)  # type: ignore[operator]
+        labels = along.compact(answer[self.body.variable], 1).clamp(min=0)
+        scores = net.masked_scores(labels, given, masks)
         if self.body.energy == "local":
             scores = F.log_softmax(scores, -1)
-        picked = scores.gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
+        picked = scores.gather(2, labels.unsqueeze(2)).squeeze(2)
         if exists is not None:
             picked = torch.where(exists, picked, 0)
-        total: Tensor = picked.sum(1)
-        return total
+        return self.scaled(env, picked.sum(1))
 
 
 class BlackBoxTerm(BoundTerm):
@@ -238,17 +251,18 @@ class BlackBoxTerm(BoundTerm):
         super().__init__(term, graph)
         self.body, self.value = body, value
 
-    def score(self, env: Environment, answer: Labels) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE: the network at the corners of the relaxed space."""
+        batch = env.batch.repeat(copies)
         relaxed: dict[tuple[str, bool], Tensor] = {}
         for name in self.body.variables:
             labels = answer[name]
             label_set = self.graph.label_sets[self.graph.variables[name].type.element].labels
             assert label_set is not None
-            one_hot = F.one_hot(labels.clamp(min=0), len(label_set)).to(env.batch.dtype)
+            one_hot = F.one_hot(labels.clamp(min=0), len(label_set)).to(batch.dtype)
             relaxed[name, True] = one_hot * (labels >= 0).unsqueeze(-1)
             relaxed[name, False] = labels
-        return _full(self.value(Environment(env.module, env.batch, relaxed)), env.batch.size)
+        return self.scaled(env, _full(self.value(Environment(env.module, batch, relaxed)), batch.size))
 
 
 class LinearTerm(BoundTerm):
@@ -258,15 +272,16 @@ class LinearTerm(BoundTerm):
         super().__init__(term, graph)
         self.field, self.value = field, value
 
-    def score(self, env: Environment, answer: Labels) -> Tensor:
-        """SCORE: uᵀs for a field value s [B, *axes]."""
-        return (self.value(env) * answer[self.field]).flatten(1).sum(1)
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+        """SCORE: uᵀs for a field value s [B * copies, *axes]."""
+        linear = _repeat(_full(self.value(env), env.batch.size), copies)
+        return self.scaled(env, (linear * answer[self.field]).flatten(1).sum(1))
 
 
 class QuadraticTerm(BoundTerm):
     """The quadratic part of a Gaussian score; its couplings stay symbolic for the backend that solves it."""
 
-    def score(self, env: Environment, answer: Labels) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE needs the couplings as operators, which the Gaussian backend holds."""
         raise EnergyError(
             f"the score of the field term `{self.term.name}` needs the Gaussian backend, which this version does not have"
@@ -275,6 +290,10 @@ class QuadraticTerm(BoundTerm):
 
 def _full(tensor: Tensor, batch: int) -> Tensor:
     return tensor.expand(batch, *tensor.shape[1:]) if tensor.shape[0] != batch else tensor
+
+
+def _repeat(tensor: Tensor, copies: int) -> Tensor:
+    return tensor if copies == 1 else tensor.repeat_interleave(copies, 0)
 
 
 # --------------------------------------------------------------------------------------------------------------- binding

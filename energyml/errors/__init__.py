@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import cast
 
 from energyml.diagnostics import Diagnostic, Note, Severity, Span
-from energyml.errors import choices, names, running, scores, syntax, types
+from energyml.errors import choices, graphs, names, running, scores, syntax, types
 from energyml.errors.kind import Kind
 
 CATALOGUE: dict[str, Kind] = {
-    kind.code: kind for module in (syntax, names, types, scores, choices, running) for kind in module.KINDS
+    kind.code: kind for module in (syntax, names, types, scores, choices, running, graphs) for kind in module.KINDS
 }
 
 
@@ -20,16 +20,16 @@ def diagnostic(
     *,
     notes: Iterable[Note] = (),
     help: str | None = None,
-    label: str | None = None,
+    caret: str | None = None,
     **facts: object,
 ) -> Diagnostic:
-    """Word a finding: the kind's message with the facts filled in; `help` and `label` replace the kind's own when given."""
+    """Word a finding: the kind's message with the facts filled in; `help` and `caret` replace the kind's own help and label when given."""
     kind = CATALOGUE[code]
     return Diagnostic(
         code=code,
         message=kind.message.format(**facts),
         span=span,
-        label=kind.label.format(**facts) if label is None else label,
+        label=kind.label.format(**facts) if caret is None else caret,
         notes=tuple(notes),
         help=(kind.help.format(**facts) if help is None else help),
         severity=cast("Severity", kind.severity),

@@ -10,7 +10,7 @@ from energyml.cards import registry
 from energyml.cards.options import constant, found
 from energyml.diagnostics import Note, Span
 from energyml.model.context import Context
-from energyml.model.declared import Binding, Edges, Net, Range
+from energyml.model.declared import Binding, Edges, Net, NetSignature, Range
 from energyml.model.expression import (
     Affine,
     Apply,
@@ -157,10 +157,8 @@ def _apply(context: Context, node: t.Call, net: Net, parts: tuple[Expression, ..
         return None
     if net.declared is not None:
         return _apply_declared(context, node, net, parts, note)
-    card = cast("NetCard", net.selection.card)
-    assert card.result is not None
     try:
-        result = card.result(tuple(part.type for part in parts), net.selection)
+        result = result_type(net, tuple(part.type for part in parts))
     except BadArguments as problem:
         at = node.positional[problem.position].span if problem.position is not None else node.span
         context.complain("E0217", at, net=net.name, problem=str(problem), notes=[note])
@@ -168,11 +166,22 @@ def _apply(context: Context, node: t.Call, net: Net, parts: tuple[Expression, ..
     return Apply(result, net.name, parts)
 
 
+def result_type(net: Net, arguments: tuple[TensorType, ...]) -> TensorType:
+    """The type of a function network applied to tensors; raises `BadArguments`."""
+    if isinstance(net.declared, NetSignature):
+        wanted = tuple(one.without_roles() for one in net.declared.inputs)
+        if wanted != tuple(one.without_roles() for one in arguments):
+            raise BadArguments(f"takes `{net.declared}`, found ({', '.join(map(str, arguments))})")
+        return net.declared.output
+    card = cast("NetCard", net.selection.card)
+    if net.role != "function" or card.result is None:
+        raise BadArguments(f"is a {net.role} network and cannot be called")
+    return card.result(arguments, net.selection)
+
+
 def _apply_declared(
     context: Context, node: t.Call, net: Net, parts: tuple[Expression, ...], note: Note
 ) -> Expression | None:
-    from energyml.model.declared import NetSignature
-
     assert isinstance(net.declared, NetSignature)
     expected = net.declared.inputs
     if len(expected) != len(parts):
@@ -311,25 +320,24 @@ def _combine(
             return None
     made = parts[0].type
     for operator, part in zip(operators, parts[1:], strict=True):
-        joined = _join(made, operator, part.type)
-        if joined is None:
+        whole = joined(made, operator, part.type)
+        if whole is None:
             problem = (
                 "one of them must be a single number" if operator in "*/" else "both need the same axes, as nothing broadcasts"
             )
             context.complain("E0220", span, operator=operator, left=made, right=part.type, problem=problem)
             return None
-        made = joined
+        made = whole
     if all(isinstance(part, Constant) for part in parts):
         context.complain("E0226", span, found="a number out of range")
         return None
     return Combine(made, parts, operators)
 
 
-def _join(left: TensorType, operator: str, right: TensorType) -> TensorType | None:
+def joined(left: TensorType, operator: str, right: TensorType) -> TensorType | None:
+    """The type of two tensors joined by an operator, or `None` where they cannot be."""
     if operator in "+-":
         return left if left.without_roles() == right.without_roles() else None
     if not right.axes:
         return left
     return right if not left.axes and operator == "*" else None
-
-

@@ -38,7 +38,7 @@ STAGE_OPTIONS: tuple[Option, ...] = (
     Option("infer", CardOf("backend"), None, "the backend of this stage; the file's own when left out"),
     Option("clip", Real(0, open_low=True), None, "largest gradient norm"),
     Option("seed", Whole(0), 0, "seed of all random choices"),
-    Option("reduction", Word(("cell", "sequence", "sum")), None, "what the loss is averaged over"),
+    Option("reduction", Word(("cell", "example", "sum")), None, "what the loss is averaged over"),
 )
 _COST = Option("cost", CardOf("cost"), None, "the decomposable cost; normalised Hamming when left out")
 _WIDTH = Option("width", Whole(), 5, "hypotheses kept at each step")
@@ -69,7 +69,7 @@ CARDS: tuple[Card, ...] = (
     _objective("ssvm", "structured hinge loss with a decomposable cost", ("max_with_cost",), _COST, source=f"{_SCALING}, eq. 7-8",
                implementation="energyml.objectives.ssvm:ssvm"),
     _objective("softmax_margin", "log-likelihood with cost-augmented scores", ("log_partition",), _COST),
-    _objective("pseudo_likelihood", "each cell given all others", ("conditionals",), view=View.CONDITIONAL),
+    _objective("pseudo_likelihood", "each cell given all others", (), view=View.CONDITIONAL),
     _objective("teacher_forcing", "log-likelihood of a locally normalised sequence score", (), view=View.STEP),
     _objective("self_normalized", "teacher forcing with an L2 penalty on the local log-normaliser", (),
                Option("weight", Real(0), 0.1, "weight of the penalty"), source="Goyal et al. 2019, section 3", view=View.STEP),
@@ -78,7 +78,7 @@ CARDS: tuple[Card, ...] = (
                Option("relax", Word(("hard", "fixed", "annealed")), "hard", "whether gradients flow through it"),
                Option("mixing", CardOf("mixing"), None, "share of gold tokens by epoch"), _ALPHA,
                source=f"{_THESIS}, chapter 3", view=View.STEP),
-    _objective("direct_loss", "expected decomposable cost of a relaxed beam", ("soft_decode",), _COST, source=f"{_BEAMS}, section 2"),
+    _objective("direct_loss", "expected decomposable cost of relaxed labels, as a relaxed beam gives them", ("soft_decode",), _COST, source=f"{_BEAMS}, section 2"),
     _objective("beam_hinge", "cost-augmented hinge on a relaxed or hard beam", ("soft_decode",), _COST,
                Option("relax", Flag(), True, "soft beam, or the hard beam of the footnote"), source=f"{_BEAMS}, section 2.5"),
     _objective("beam_nll", "log-likelihood with the normaliser summed over a beam", ("n_best",), _WIDTH),

@@ -357,9 +357,11 @@ class _Printer:
         if not items and opening is None and not closing:
             return style.open + style.close
         edge = Line(" " if style.padded else "")
-        inner = row(*self._lines(items, docs, closing, style))
         remark: Doc = Remark(opening.text) if opening is not None else ""
-        broken = style is _BLOCK and self._on_many_lines(node)
+        if not items and not closing:
+            return group(style.open, remark, edge, style.close)
+        inner = row(*self._lines(items, docs, closing, style))
+        broken = bool(closing) or (style is _BLOCK and self._on_many_lines(node))
         return group(style.open, Nest(row(remark, edge, inner)), edge, style.close, broken=broken)
 
     def _lines(

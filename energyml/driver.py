@@ -1,0 +1,133 @@
+"""The driver: one road from text to a model.
+
+    text -> syntax tree -> checked model -> factor-graph IR -> structure and plan -> (bind) -> a torch module
+
+Everything up to the plan is torch-free; `load` and `compile` bind, and only then are networks imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from energyml.cards.card import CardKind, Selection
+from energyml.diagnostics import Diagnostic, EnergyError, Report, Source, SpecError
+from energyml.ir.build import build
+from energyml.ir.graph import Graph
+from energyml.ir.verify import verify
+from energyml.model.check import check, check_choice
+from energyml.model.declared import CheckedModel
+from energyml.plan.planner import check_choices
+from energyml.plan.structure import Structure, recognise
+from energyml.syntax import tree
+from energyml.syntax.parser import parse, parse_choices
+
+if TYPE_CHECKING:
+    from energyml.energy_model import EnergyModel
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Every stop of the road up to the plan."""
+
+    source: Source
+    spec: tree.Spec
+    model: CheckedModel
+    graph: Graph
+    structure: Structure
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+class SpecFileError(EnergyError):
+    """A spec file that cannot be read."""
+
+
+def read_source(path: str | Path) -> Source:
+    """Read a spec file; what can go wrong with the file itself is one line."""
+    place = Path(path)
+    try:
+        raw = place.read_bytes()
+    except OSError as problem:
+        raise SpecFileError(f"{place}: {(problem.strerror or str(problem)).lower()}") from problem
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise SpecFileError(f"{place}: not UTF-8 text (byte {problem.start})") from problem
+    return Source(str(path), text.replace("\r\n", "\n"))
+
+
+def analyse(source: Source) -> tuple[Compiled | None, Report]:
+    """Go as far down the road as the text allows; never raises on bad text."""
+    report = Report(source)
+    spec = parse(source, report)
+    model = check(spec, report)
+    if report.errors:
+        return None, report
+    graph = build(model)
+    verify(graph)
+    structure = recognise(graph)
+    check_choices(model.choices, structure, report)
+    if report.errors:
+        return None, report
+    return Compiled(source, spec, model, graph, structure, tuple(report.ordered())), report
+
+
+def check_text(text: str, name: str = "<text>") -> Report:
+    """All diagnostics of a spec text."""
+    return analyse(Source(name, text))[1]
+
+
+def compile_source(source: Source) -> Compiled:
+    """The whole torch-free road, or `SpecError` with every diagnostic."""
+    compiled, report = analyse(source)
+    if compiled is None:
+        raise SpecError(source, report.ordered())
+    return compiled
+
+
+def read_choices(kind: CardKind, text: str, model: CheckedModel | None = None) -> list[Selection]:
+    """Choices as written on the command line or in Python: `exact, mean_field(steps: 20)`."""
+    source = Source(f"<{kind}>", text)
+    report = Report(source)
+    made = check_choice(kind, parse_choices(source, report), report, model)
+    report.raise_errors()
+    return made
+
+
+def read_choice(kind: CardKind, text: str, model: CheckedModel | None = None) -> Selection:
+    """Exactly one choice."""
+    made = read_choices(kind, text, model)
+    if len(made) != 1:
+        raise EnergyError(f"expected one {kind}, found {len(made)} in `{text}`")
+    return made[0]
+
+
+def load(
+    path: str | Path, *, labels: Mapping[str, Sequence[str]] | None = None, seed: int | None = None
+) -> EnergyModel:
+    """Load a spec file as a torch module.
+
+    Args:
+        path: an `.energy` file.
+        labels: the labels of each set that the spec takes from data, in order.
+        seed: seed of the first values of all parameters.
+    """
+    return bind(compile_source(read_source(path)), labels=labels, seed=seed)
+
+
+def compile(
+    text: str, *, labels: Mapping[str, Sequence[str]] | None = None, seed: int | None = None, name: str = "<text>"
+) -> EnergyModel:
+    """Compile a spec text to a torch module; arguments as in `load`."""
+    return bind(compile_source(Source(name, text)), labels=labels, seed=seed)
+
+
+def bind(
+    compiled: Compiled, *, labels: Mapping[str, Sequence[str]] | None = None, seed: int | None = None
+) -> EnergyModel:
+    """Fix label sets, build networks and parameters: from here on there are weights."""
+    from energyml.energy_model import EnergyModel
+
+    return EnergyModel(compiled, labels=labels, seed=seed)
