@@ -1,6 +1,6 @@
 """Where a message points, what it says, and how it is drawn.
 
-A `Diagnostic` is a value: a stable code, a message, the span it is about, notes that point at other places, and a remedy.
+A `Diagnostic` is a value: a stable code, a message, the span it is about, notes that point at other places, a remedy.
 Its wording comes from the catalogue in `energyml.errors`; this module only knows how to carry and to render it.
 """
 
@@ -165,7 +165,7 @@ class Report:
             raise SpecError(self.source, self.ordered())
 
 
-# ------------------------------------------------------------------------------------------------------------- rendering
+# ----------------------------------------------------------------------------------------------------------- rendering
 
 
 def render(source: Source, diagnostic: Diagnostic) -> str:

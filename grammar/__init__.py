@@ -71,5 +71,14 @@ def fingerprint() -> str:
     return hashlib.sha256(made_from.encode()).hexdigest()
 
 
+def tables_are_fresh() -> bool:
+    """Whether the prepared tables belong to the current grammar."""
+    try:
+        found = json.loads(TABLES.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(found.get("fingerprint") == fingerprint())
+
+
 def _whole_keys(table: dict[str, Any]) -> dict[int, Any]:
     return {int(key): value for key, value in table.items()}

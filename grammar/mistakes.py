@@ -156,7 +156,7 @@ HINTS: dict[str, list[str]] = {
     ],
     "put a file name in quotes": ["data letters(letter.data)", "include foo", "data letters(/home)"],
     "name a reader first, as in `data letters('letter.data')`": ["data 'x'"],
-    "leave the `:` out": ["infer: exact", "data: letters()", "output: Tag"],
+    "leave the `:` out": ["infer: exact", "data: letters()"],
     "a network is a call, even without options: `mlp()`": ["net f = mlp", "net f = from"],
     "write one `forbid` for each alternative": [
         "forbid y = a or y = b",

@@ -82,7 +82,7 @@ def example_specs() -> tuple[str, ...]:
 NAMES = ("y", "T", "Tag", "W", "x1", "_a", "mean_field", "t", "e3", "encoder_of_the_words_and_their_characters")
 NUMBERS = ("0", "1", "2", "10", "007", "1e-3", "0.5", "2.50", "1E+2", "123456789012345678901234567890")
 WHOLE_NUMBERS = ("0", "1", "2", "60", "1000000", "007")
-STRINGS = ("'a'", '"b"', "'B-NP'", "\"it's\"", "'say \"so\"'", "'# no comment'", "''", "'{(['", "'é → 語'", "'in'")
+STRINGS = ("'a'", '"b"', "'B-NP'", '"it\'s"', "'say \"so\"'", "'# no comment'", "''", "'{(['", "'é → 語'", "'in'")
 COMMENTS = ("#", "# a remark", "#no blank", "# 'quotes\" and (brackets", "#   trailing blanks   ", "# é 語")
 WHOLE_RULES = ("extent_number", "extent_name", "index", "binder")
 SAMPLES = {
@@ -231,8 +231,9 @@ def value_texts(draw: Draw) -> str:
 PIECES = re.compile(r"\w+|\s+|.", re.DOTALL)
 SNIPPETS = (
     *grammar.STATEMENT_WORDS, *(word.lower() for word in grammar.SOFT_WORDS), *NAMES, *NUMBERS, *STRINGS, *COMMENTS,
-    *"()[]{},:;.=+-*/^~<>!'\"#\\@$%&|`?", "==", ":=", "->", "..", "<=", "!=", "\n", "\r\n", "\r", "\t", "\f", "\v", "\x00",
-    "\ufeff", "\u00a0", "\u2028", "\u2212", "\u2192", "\u201c", "\u0435", "\u0661", "\uff11", "\U0001f600", "\ud800",
+    *"()[]{},:;.=+-*/^~<>!'\"#\\@$%&|`?", "==", ":=", "->", "..", "<=", "!=", "\n", "\r\n", "\r", "\t", "\f", "\v",
+    "\x00", "\ufeff",
+    "\u00a0", "\u2028", "\u2212", "\u2192", "\u201c", "\u0435", "\u0661", "\uff11", "\U0001f600", "\ud800",
     "((((((((((", "{" * 50, "1e999", "9" * 60,
 )  # fmt: skip
 

@@ -16,20 +16,31 @@ ROOT = Path(__file__).resolve().parent.parent
 # The road, in order: a stop may import itself and the stops before it.
 ROAD = ("energyml.syntax", "energyml.model", "energyml.ir", "energyml.plan")
 
-# Everybody may import these; they import each other only.
-SHARED = ("energyml.diagnostics", "energyml.errors", "energyml.cards")
+# What stands beside the road: messages, the words of queries, and cards (descriptions that a spec's names refer to).
+MESSAGES = ("energyml.diagnostics", "energyml.errors")
+CARD_LISTS = ("energyml.nets.cards", "energyml.objectives.cards", "energyml.train.cards", "energyml.data.cards")
 
 # package or module -> the parts of energyml that it may import, anywhere in its text. The longest matching row counts;
 # a module without a row may import all of energyml. Every row may import itself.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(SHARED, SHARED),
-    **{stop: (*SHARED, "energyml.grammar", *ROAD[:place]) for place, stop in enumerate(ROAD)},
+    "energyml.diagnostics": (),
+    "energyml.errors": ("energyml.diagnostics",),
+    "energyml.queries": (),
     "energyml.grammar": (),
+    "energyml.syntax": (*MESSAGES, "energyml.grammar"),
+    "energyml.cards": ("energyml.diagnostics", "energyml.syntax"),
+    "energyml.nets.cards": ("energyml.cards", "energyml.model.types"),
+    "energyml.objectives.cards": ("energyml.cards", "energyml.queries"),
+    "energyml.train.cards": ("energyml.cards",),
+    "energyml.data.cards": ("energyml.cards",),
+    "energyml.model": (*MESSAGES, "energyml.syntax", "energyml.cards", *CARD_LISTS),
+    "energyml.ir": (*MESSAGES, "energyml.syntax", "energyml.cards", "energyml.queries", "energyml.model"),
+    "energyml.plan": (*MESSAGES, "energyml.cards", *CARD_LISTS, "energyml.queries", "energyml.model", "energyml.ir"),
 }
 
 # Third-party modules that these never import, not even inside a function or for a type checker.
 NEVER_IMPORT: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((*ROAD, *SHARED, "energyml.grammar"), ("torch", "torch_struct")),
+    **dict.fromkeys((*ROAD, *MESSAGES, *CARD_LISTS, "energyml.cards", "energyml.grammar"), ("torch", "torch_struct")),
 }
 
 # Importable in functions only, because startup counts.

@@ -59,7 +59,7 @@ class ChainSession(Session):
     @cached_property
     def log_z(self) -> Tensor:
         """[B]: the log-partition of each chain."""
-        return _restored(_scan(_edges(self.potentials), "LogSemiring"))
+        return chain_log_partition(self.potentials)
 
     # --------------------------------------------------------------------------------------------------------- queries
 
@@ -81,7 +81,7 @@ class ChainSession(Session):
             unary = unary if unary.requires_grad else unary.clone().requires_grad_()
             pair = pair if pair.requires_grad else pair.clone().requires_grad_()
             copy = Potentials(unary, pair, potentials.count)
-            log_z = _restored(_scan(_edges(copy), "LogSemiring"))
+            log_z = chain_log_partition(copy)
             total = torch.where(log_z.isfinite(), log_z, 0).sum()
             if not total.requires_grad:
                 return torch.zeros_like(unary), torch.zeros_like(pair)
@@ -130,7 +130,7 @@ class ChainSession(Session):
         counts = {self.variable: self.problem.label_count(self.variable)}
         known = self.problem.evidence.both(Evidence.from_labels(query.answer, counts))
         clamped = assemble(self.problem, self.placed, self.variable, known)
-        return _restored(_scan(_edges(clamped), "LogSemiring")) - self.log_z
+        return chain_log_partition(clamped) - self.log_z
 
     def _map(self, query: Query) -> Assignment:
         return self._best(self.potentials)
@@ -240,6 +240,11 @@ def _weighted(weight: Tensor, value: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------- torch-struct
+
+
+def chain_log_partition(potentials: Potentials) -> Tensor:
+    """[B]: the log-partition of a batch of chains; -inf where every answer is forbidden.  O(B T C³) in log T levels."""
+    return _restored(_scan(_edges(potentials), "LogSemiring"))
 
 
 def _edges(potentials: Potentials) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from energyml.cards.options import AnyOf, Flag, Option, Real, Whole, Word
+from energyml.cards.options import Flag, Option, Real, Whole, Word
 from energyml.plan.backend_card import BackendCard
 from energyml.queries import Quality, View
 
@@ -17,7 +17,7 @@ CARDS = (
             Option("momentum", Real(0, 1), 0.9, "momentum"),
             Option("optimizer", Word(("sgd", "adam", "exponentiated")), "sgd", "how logits move"),
             Option("restarts", Whole(), 1, "starting points"),
-            Option("start", AnyOf((Word(("random", "unary", "infnet", "mean_field")),)), "random", "where it starts"),
+            Option("start", Word(("random", "unary", "infnet", "mean_field")), "random", "where it starts"),
             Option("round", Flag(), True, "whether to round coordinate by coordinate"),
         ),
         0,

@@ -1,4 +1,4 @@
-"""One batch: the caller's tensors checked against the declarations, the sizes of all dims, and which positions exist.
+"""One batch: checked tensors, the sizes of all dims, and which positions exist.
 
 Tensors are batch first.  `lengths` say how many positions exist (the rest is padding, which networks never see); `mask` says
 which of them carry a cell.  Along a sequence dim, cells are counted over present positions only: the i-th cell is the i-th
@@ -7,20 +7,15 @@ present position, so neighbours are the next present ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from energyml import errors
-from energyml.diagnostics import Diagnostic, Report, Source, Span, SpecError, did_you_mean
-from energyml.ir.graph import Graph
-from energyml.model.declared import Variable
-from energyml.model.types import REAL, EdgeType, TensorType
-
-LengthsLike = Tensor | Sequence[int] | Mapping[str, Tensor]
-MaskLike = Tensor | Mapping[str, Tensor]
+# For each dim along which a term counts cells: the variables in its scope that have this dim alone.
+Counted: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass
@@ -31,7 +26,7 @@ class Along:
         size: the padded size.
         count: [B] how many cells each example has along it, or `None` when all have `size`.
         order: [B, size] the positions of the present cells, present ones first, or `None` when cell i is position i.
-        rank: [B, size] for each position the cell that it is, or `None` likewise.
+        rank: [B, size] for each position the cell that it is, -1 for none, or `None` likewise.
     """
 
     size: int
@@ -39,30 +34,59 @@ class Along:
     order: Tensor | None = None
     rank: Tensor | None = None
 
+    @staticmethod
+    def of_mask(mask: Tensor) -> Along:
+        """The dim whose cells are the positions [B, size] where a mask holds."""
+        order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
+        rank = torch.where(mask, mask.cumsum(1) - 1, -1)
+        return Along(mask.shape[1], mask.sum(1), order, rank)
+
     def compact(self, tensor: Tensor, axis: int) -> Tensor:
         """Reorder an axis of positions (perhaps shorter by a constant) into cells."""
-        if self.order is None:
-            return tensor
         length = tensor.shape[axis]
+        if self.order is None or length == 0:
+            return tensor
         order = self.order[:, :length].clamp(max=length - 1)
         shape = [1] * tensor.dim()
         shape[0], shape[axis] = order.shape[0], length
-        index = order.reshape(shape).expand(*(max(a, b) for a, b in zip(tensor.shape, shape, strict=True)))
-        source = tensor.expand(index.shape) if tensor.shape[0] == 1 else tensor
-        return source.gather(axis, index)
+        sizes = [order.shape[0], *tensor.shape[1:]]
+        return tensor.expand(sizes).gather(axis, order.reshape(shape).expand(sizes))
+
+    def spread(self, tensor: Tensor, fill: float) -> Tensor:
+        """Values of cells [B, size, ...] at the caller's positions, `fill` where there is no cell."""
+        beyond = [1] * (tensor.dim() - 2)
+        if self.rank is not None:
+            index = self.rank.clamp(min=0).reshape(*self.rank.shape, *beyond)
+            exists: Tensor | None = self.rank >= 0
+            tensor = tensor.gather(1, index.expand(tensor.shape))
+        else:
+            exists = self.valid(self.size, tensor.device)
+        if exists is None:
+            return tensor
+        return tensor.masked_fill(~exists.reshape(*exists.shape, *beyond), fill)
 
     def repeat(self, copies: int) -> Along:
         """The same dim when every example stands `copies` times in a row."""
         if copies == 1:
             return self
-        return Along(self.size, _repeat(self.count, copies), _repeat(self.order, copies), _repeat(self.rank, copies))
+        parts = (repeated(part, copies) for part in (self.count, self.order, self.rank))
+        return Along(self.size, *parts)
+
+    def example(self, here: slice) -> Along:
+        """The same dim for some of the examples."""
+        parts = (None if part is None else part[here] for part in (self.count, self.order, self.rank))
+        return Along(self.size, *parts)
 
     def valid(self, length: int, device: torch.device) -> Tensor | None:
-        """[B, length]: whether cell i and the cells after it that a term of this length needs exist."""
+        """[B, length]: whether cell i and the `size - length` cells after it exist; `None` when all do."""
         if self.count is None:
             return None
         steps = torch.arange(length, device=device)
         return steps < (self.count - (self.size - length)).unsqueeze(1)
+
+    def counts(self, device: torch.device) -> Tensor:
+        """[B or 1]: how many cells there are."""
+        return torch.full((1,), self.size, device=device) if self.count is None else self.count
 
 
 @dataclass
@@ -72,9 +96,12 @@ class Batch:
     Attributes:
         size: how many examples.
         tensors: the inputs by name, [B, ...].
-        along: every dim that is not nested.
+        along: every dim that is not nested, with its lengths.
         exists: padding masks for networks: [B, T], or [B, T, M] for a nested dim.
-        present: for variables over several dims: [B, *dims] which cells exist, absent when all do.
+        nested: for each nested dim whose sizes were given: [B, T].
+        widths: the padded sizes of nested dims.
+        gaps: for masked variables over one dim: [B, T] which positions carry a cell.
+        present: for variables over several dims, or none: [B, *dims] which cells exist; left out when all do.
         device: where the tensors live.
         dtype: the floating-point type that scores are computed in.
     """
@@ -83,305 +110,89 @@ class Batch:
     tensors: dict[str, Tensor]
     along: dict[str, Along]
     exists: dict[str, Tensor]
+    nested: dict[str, Tensor] = field(default_factory=dict)
+    widths: dict[str, int] = field(default_factory=dict)
+    gaps: dict[str, Tensor] = field(default_factory=dict)
     present: dict[str, Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
+    _frames: dict[Counted, Mapping[str, Along]] = field(default_factory=dict, repr=False, compare=False)
 
     def repeat(self, copies: int) -> Batch:
         """The batch with every example `copies` times in a row."""
         if copies == 1:
             return self
-        return Batch(
-            self.size * copies,
-            {name: tensor.repeat_interleave(copies, 0) for name, tensor in self.tensors.items()},
-            {name: along.repeat(copies) for name, along in self.along.items()},
-            {name: mask.repeat_interleave(copies, 0) for name, mask in self.exists.items()},
-            {name: mask.repeat_interleave(copies, 0) for name, mask in self.present.items()},
-            self.device,
-            self.dtype,
-        )
+
+        def each(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor.repeat_interleave(copies, 0) for name, tensor in tensors.items()}
+
+        along = {name: one.repeat(copies) for name, one in self.along.items()}
+        parts = (each(self.exists), each(self.nested), self.widths, each(self.gaps), each(self.present))
+        return Batch(self.size * copies, each(self.tensors), along, *parts, self.device, self.dtype)
 
     def example(self, number: int) -> Batch:
         """The batch of one example."""
         here = slice(number, number + 1)
-        along = {
-            name: Along(a.size, *(None if part is None else part[here] for part in (a.count, a.order, a.rank)))
-            for name, a in self.along.items()
-        }
+
+        def each(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor[here] for name, tensor in tensors.items()}
+
+        along = {name: one.example(here) for name, one in self.along.items()}
+        parts = (each(self.exists), each(self.nested), self.widths, each(self.gaps), each(self.present))
+        return Batch(1, each(self.tensors), along, *parts, self.device, self.dtype)
+
+    def with_lengths(self, counts: Mapping[str, Tensor]) -> Batch:
+        """The batch when some dims have the lengths [B]: what an answer of that length is scored in."""
+        along = dict(self.along)
+        for dim, count in counts.items():
+            along[dim] = Along(self.along[dim].size, count)
         return Batch(
-            1,
-            {name: tensor[here] for name, tensor in self.tensors.items()},
-            along,
-            {name: mask[here] for name, mask in self.exists.items()},
-            {name: mask[here] for name, mask in self.present.items()},
-            self.device,
-            self.dtype,
-        )
+            self.size, self.tensors, along, self.exists, self.nested, self.widths, self.gaps, self.present,
+            self.device, self.dtype,
+        )  # fmt: skip
+
+    def size_of(self, dim: str) -> int:
+        """The padded size of a dim."""
+        return self.along[dim].size if dim in self.along else self.widths[dim]
+
+    def frame(self, counted: Counted) -> Mapping[str, Along]:
+        """The dims as a term sees them: an index counts the positions where all `counted` variables have a cell."""
+        if not self.gaps:
+            return self.along
+        found = self._frames.get(counted)
+        if found is None:
+            changed = dict(self.along)
+            for dim, variables in counted:
+                masks = [self.gaps[name] for name in variables if name in self.gaps]
+                if masks:
+                    both = masks[0]
+                    for mask in masks[1:]:
+                        both = both & mask
+                    changed[dim] = Along.of_mask(both)
+            found = self._frames[counted] = changed
+        return found
 
     def cells_exist(self, dims: tuple[str, ...], variable: str) -> Tensor:
         """[B, *dims]: which positions of a variable carry a cell."""
-        sizes = [self.along[d].size if d in self.along else self.exists[d].shape[-1] for d in dims]
         if variable in self.present:
             return self.present[variable]
+        if variable in self.gaps:
+            return self.gaps[variable]
         if len(dims) == 1:
-            along = self.along[dims[0]]
-            if along.rank is not None:
-                return along.rank >= 0
-            exists = along.valid(along.size, self.device)
+            exists = self.along[dims[0]].valid(self.along[dims[0]].size, self.device)
             if exists is not None:
                 return exists
+        sizes = [self.size_of(dim) for dim in dims]
         return torch.ones(self.size, *sizes, dtype=torch.bool, device=self.device)
 
-
-def _repeat(tensor: Tensor | None, copies: int) -> Tensor | None:
-    return None if tensor is None else tensor.repeat_interleave(copies, 0)
-
-
-class DataError(SpecError):
-    """A tensor that breaks a declaration; the message shows the declaration."""
-
-
-class BatchMaker:
-    """Checks call arguments against one graph; prepared once, used on every call."""
-
-    def __init__(self, graph: Graph, source: Source, used: frozenset[str]) -> None:
-        self.graph, self.source = graph, source
-        self.used = used
-        self.sequence_dims = tuple(
-            dict.fromkeys(d for v in graph.discrete for d in v.dims if graph.dims[d].kind == "observed")
-        )
-        self.fixed = {name: dim.size for name, dim in graph.dims.items() if dim.kind == "fixed"}
-        self.counts = {
-            name: len(labels.labels) for name, labels in graph.label_sets.items() if labels.labels is not None
-        }
-
-    # ------------------------------------------------------------------------------------------------------- complaints
-
-    def fail(self, code: str, span: Span | None, **facts: object) -> DataError:
-        """The error for a tensor that breaks a declaration."""
-        help_text = facts.pop("help", None)
-        found: Diagnostic = errors.diagnostic(code, span, help=help_text, **facts)  # type: ignore[arg-type]
-        report = Report(self.source)
-        report.add(found)
-        return DataError(self.source, report.ordered())
-
-    # ------------------------------------------------------------------------------------------------------------ making
-
-    def make(
-        self,
-        given: Mapping[str, Tensor],
-        lengths: LengthsLike | None,
-        mask: MaskLike | None,
-        reference: Tensor | None,
-    ) -> Batch:
-        """Check the arguments of one call.
-
-        Args:
-            given: input tensors by name.
-            lengths: how many positions exist: [B] for the one observed dim, or by dim.
-            mask: which cells are present: [B, *dims] for the one variable, or by variable.
-            reference: a parameter that tells device and dtype when no real input does.
-        """
-        self._names(given)
-        sizes: dict[str, int] = {name: size for name, size in self.fixed.items() if size is not None}
-        batch_size: int | None = None
-        for name in self.used:
-            tensor = given.get(name)
-            if tensor is None:
-                declared = self.graph.inputs[name]
-                raise self.fail("E0501", declared.span, name=name, help=f"pass it: `{name}=...`, declared `{declared.type}`")
-            batch_size = self._shape(name, tensor, sizes, batch_size)
-        by_dim = self._lengths_by_dim(lengths)
-        masks = self._masks_by_variable(mask)
-        batch_size = self._batch_size(batch_size, by_dim, masks)
-        device, dtype = _where(given, reference, by_dim, masks)
-        for name, tensor in by_dim.items():
-            if name not in sizes and self.graph.dims[name].kind != "nested":
-                sizes[name] = int(tensor.max()) if tensor.numel() else 0
-        self._sizes_from_masks(masks, sizes)
-        sizes.update({name: dim.size for name, dim in self.graph.dims.items() if dim.kind == "free" and dim.size})
-        missing = [dim for dim in self.sequence_dims if dim not in sizes]
-        if missing:
-            raise self.fail("E0508", self.graph.dims[missing[0]].span, problem=f"the size of `{missing[0]}` is not known",
-                            help=f"pass `lengths=`, or an input over `{missing[0]}`")  # fmt: skip
-        batch = Batch(batch_size, dict(given), {}, {}, device=device, dtype=dtype)
-        self._dims(batch, sizes, by_dim)
-        self._presence(batch, masks)
-        return batch
-
-    def _names(self, given: Mapping[str, Tensor]) -> None:
-        for name in given:
-            if name not in self.graph.inputs:
-                known = [*self.graph.inputs, *(v.name for v in self.graph.discrete)]
-                guess = did_you_mean(name, known)
-                raise self.fail("E0502", None, name=name, help=f"did you mean `{guess}`?" if guess else f"it has: {', '.join(known)}")
-
-    def _shape(self, name: str, tensor: Tensor, sizes: dict[str, int], batch: int | None) -> int:
-        declared = self.graph.inputs[name]
-        if not isinstance(tensor, Tensor):
-            raise self.fail("E0504", declared.span, name=name, found=type(tensor).__name__, type=declared.type,
-                            help="pass a torch.Tensor")  # fmt: skip
-        shape = tuple(tensor.shape)
-        if isinstance(declared.type, EdgeType):
-            wanted: list[tuple[str, str, int]] = [("dim", declared.type.over, 0), ("number", "", len(declared.type.ends))]
-            integral = True
-        else:
-            wanted = [(axis.extent.kind, axis.extent.name, axis.extent.offset) for axis in declared.type.axes]
-            integral = declared.type.element != REAL
-        if len(shape) != len(wanted) + 1:
-            raise self.fail("E0503", declared.span, name=name, shape=list(shape), type=declared.type,
-                            problem=f"it needs a batch axis and {len(wanted)} more, found {len(shape)} axes")  # fmt: skip
-        if batch is not None and shape[0] != batch:
-            raise self.fail("E0503", declared.span, name=name, shape=list(shape), type=declared.type,
-                            problem=f"other inputs have {batch} examples, this one {shape[0]}")  # fmt: skip
-        if integral == tensor.is_floating_point():
-            found = "real numbers" if tensor.is_floating_point() else "integers"
-            raise self.fail("E0504", declared.span, name=name, found=found, type=declared.type)
-        for axis, (kind, extent, offset) in enumerate(wanted, start=1):
-            self._axis(name, declared.type, declared.span, shape, axis, (kind, extent, offset), sizes)
-        if integral and not isinstance(declared.type, EdgeType):
-            self._label_range(name, tensor, declared.type, declared.span)
-        return shape[0]
-
-    def _axis(
-        self, name: str, declared: TensorType | EdgeType, span: Span, shape: tuple[int, ...], axis: int,
-        wanted: tuple[str, str, int], sizes: dict[str, int],
-    ) -> None:  # fmt: skip
-        kind, extent, offset = wanted
-        if kind == "dim":
-            expected = sizes.setdefault(extent, shape[axis] - offset) + offset
-        else:
-            expected = self.counts[extent] if kind == "labels" else offset
-        if shape[axis] != expected:
-            what = f"{extent}{offset:+d}" if kind == "dim" and offset else extent or str(offset)
-            raise self.fail("E0503", span, name=name, shape=list(shape), type=declared,
-                            problem=f"axis {axis} (`{what}`) should be {expected}, found {shape[axis]}")  # fmt: skip
-
-    def _label_range(self, name: str, tensor: Tensor, declared: TensorType, span: Span) -> None:
-        """Labels on the host are checked; on an accelerator that would wait for the device."""
-        if tensor.device.type != "cpu" or tensor.numel() == 0:
-            return
-        count = self.counts[declared.element]
-        low, high = torch.aminmax(tensor)
-        if int(low) < -1 or int(high) >= count:
-            bad = ((tensor < -1) | (tensor >= count)).nonzero()[0]
-            value = tensor[tuple(bad)]
-            raise self.fail("E0505", span, name=name, value=int(value), example=int(bad[0]), labels=declared.element, count=count)
-
-    # ----------------------------------------------------------------------------------------------- lengths and masks
-
-    def _lengths_by_dim(self, lengths: LengthsLike | None) -> dict[str, Tensor]:
-        if lengths is None:
-            return {}
-        if isinstance(lengths, Mapping):
-            for name in lengths:
-                if name not in self.graph.dims:
-                    raise self.fail("E0508", None, problem=f"`lengths` names `{name}`, which is no dim of the model")
-            return {name: torch.as_tensor(value) for name, value in lengths.items()}
-        ragged = [n for n, d in self.graph.dims.items() if d.kind == "observed" and (n in self.sequence_dims or not self.sequence_dims)]
-        if len(ragged) != 1:
-            raise self.fail("E0508", None, problem=f"the model has {len(ragged)} observed dims, so `lengths` must say which",
-                            help="pass a dict, as in `lengths={'T': n}`")  # fmt: skip
-        return {ragged[0]: torch.as_tensor(lengths)}
-
-    def _masks_by_variable(self, mask: MaskLike | None) -> dict[str, Tensor]:
-        if mask is None:
-            return {}
-        if not isinstance(mask, Mapping):
-            variables = [v for v in self.graph.discrete if v.dims]
-            if len({v.dims for v in variables}) != 1:
-                raise self.fail("E0508", None, problem="the model has several variables, so `mask` must say which",
-                                help="pass a dict, as in `mask={'y': m}`")  # fmt: skip
-            mask = {variables[0].name: mask}
-        for name, tensor in mask.items():
-            variable = self.graph.variables.get(name)
-            if variable is None:
-                raise self.fail("E0508", None, problem=f"`mask` names `{name}`, which is no variable of the model")
-            if tensor.dtype != torch.bool or tensor.dim() != 1 + len(variable.dims):
-                raise self.fail("E0508", variable.span, problem=f"the mask of `{name}` must be a bool tensor [B, {', '.join(variable.dims)}]")
-        return dict(mask)
-
-    def _batch_size(self, known: int | None, lengths: dict[str, Tensor], masks: dict[str, Tensor]) -> int:
-        for name, tensor in (*lengths.items(), *masks.items()):
-            if known is None:
-                known = tensor.shape[0] if tensor.dim() else 1
-            elif tensor.dim() == 0 or tensor.shape[0] != known:
-                raise self.fail("E0508", None, problem=f"`{name}` has {list(tensor.shape)} entries, but the batch has {known} examples")
-        return 1 if known is None else known
-
-    def _sizes_from_masks(self, masks: dict[str, Tensor], sizes: dict[str, int]) -> None:
-        for name, tensor in masks.items():
-            variable = self.graph.variables[name]
-            for axis, dim in enumerate(variable.dims, start=1):
-                if sizes.setdefault(dim, tensor.shape[axis]) != tensor.shape[axis]:
-                    raise self.fail("E0508", variable.span, problem=f"the mask of `{name}` has {tensor.shape[axis]} positions along `{dim}`, expected {sizes[dim]}")
-
-    def _dims(self, batch: Batch, sizes: dict[str, int], lengths: dict[str, Tensor]) -> None:
-        for name, size in sizes.items():
-            if self.graph.dims[name].kind != "nested":
-                batch.along[name] = Along(size)
-        for name, given in lengths.items():
-            count = given.to(batch.device)
-            if self.graph.dims[name].kind == "nested":
-                steps = torch.arange(sizes[name], device=batch.device)
-                batch.exists[name] = steps < count.unsqueeze(-1)
-                continue
-            along = batch.along[name]
-            if given.device.type == "cpu" and given.numel() and (int(given.max()) > along.size or int(given.min()) < 0):
-                raise self.fail("E0508", self.graph.dims[name].span, problem=f"a length of `{name}` lies outside 0..{along.size}")
-            along.count = count
-            batch.exists[name] = torch.arange(along.size, device=batch.device) < count.unsqueeze(1)
-
-    def _presence(self, batch: Batch, masks: dict[str, Tensor]) -> None:
-        for name, tensor in masks.items():
-            variable = self.graph.variables[name]
-            if len(variable.dims) == 1:
-                self._gaps(batch, variable, tensor.to(batch.device))
-            else:
-                batch.present[name] = tensor.to(batch.device)
-        for variable in self.graph.discrete:
-            if len(variable.dims) > 1:
-                self._grid_presence(batch, variable)
-
-    def _gaps(self, batch: Batch, variable: Variable, mask: Tensor) -> None:
-        dim = variable.dims[0]
-        along = batch.along[dim]
-        if dim in batch.exists:
-            mask = mask & batch.exists[dim]
-        else:
-            ahead = mask.flip(1).cumsum(1).flip(1)
-            batch.exists[dim] = ahead > 0
-        along.count = mask.sum(1)
-        along.order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
-        along.rank = torch.where(mask, mask.cumsum(1) - 1, -1)
-
-    def _grid_presence(self, batch: Batch, variable: Variable) -> None:
-        present = batch.present.get(variable.name)
-        for axis, dim in enumerate(variable.dims):
-            exists = batch.exists.get(dim)
-            if exists is None:
-                continue
-            if self.graph.dims[dim].kind == "nested":
-                shape = [batch.size, *([1] * len(variable.dims))]
-                outer = variable.dims.index(self.graph.dims[dim].within or "")
-                shape[1 + outer], shape[1 + axis] = exists.shape[1], exists.shape[2]
-            else:
-                shape = [batch.size, *([1] * len(variable.dims))]
-                shape[1 + axis] = exists.shape[1]
-            exists = exists.reshape(shape)
-            present = exists if present is None else present & exists
-        if present is not None:
-            sizes = [batch.along[d].size if d in batch.along else batch.exists[d].shape[-1] for d in variable.dims]
-            batch.present[variable.name] = present.expand(batch.size, *sizes)
+    def absent(self, dims: tuple[str, ...], variable: str) -> Tensor | None:
+        """[B, *dims]: which positions carry no cell; `None` when every position carries one."""
+        known = variable in self.present or variable in self.gaps
+        if known or (len(dims) == 1 and self.along[dims[0]].count is not None):
+            return ~self.cells_exist(dims, variable)
+        return None
 
 
-def _where(
-    given: Mapping[str, Tensor], reference: Tensor | None, lengths: Mapping[str, Tensor], masks: Mapping[str, Tensor]
-) -> tuple[torch.device, torch.dtype]:
-    tensors = list(given.values())
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    first = reference if reference is not None else (floating or tensors or [*masks.values(), *lengths.values()] or [None])[0]
-    if first is None:
-        return torch.device("cpu"), torch.get_default_dtype()
-    dtype = first.dtype if first.is_floating_point() else torch.get_default_dtype()
-    return first.device, dtype
+def repeated(tensor: Tensor | None, copies: int) -> Tensor | None:
+    """Every row `copies` times in a row."""
+    return tensor if tensor is None or copies == 1 else tensor.repeat_interleave(copies, 0)

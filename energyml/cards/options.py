@@ -28,7 +28,7 @@ class Surroundings(Protocol):
     """What an option's value may refer to."""
 
     def names(self, kind: str) -> Iterable[str]:
-        """The declared names of a kind: `labels`, `dim`, `net`, `term`, `input`, `variable`."""
+        """The declared names of a kind: `labels`, `dim`, `net`, `term`, `input`, `variable`; `label` for known labels."""
 
     def select(self, kind: str, value: t.Value) -> Any:
         """Check a nested choice such as `adam(lr: 0.1)` against the cards of a kind."""
@@ -95,24 +95,50 @@ def _chain(numbers: list[int | float | None], operators: tuple[str, ...]) -> int
     return total if total is None or math.isfinite(total) else None
 
 
+LONGEST_EXCERPT = 40
+
+
 def found(value: t.Value) -> str:
     """A value in an error message."""
     match value:
-        case t.Number(text=text):
-            return f"`{text}`"
-        case t.Name(text=text):
-            return f"`{text}`"
         case t.String(value=text):
-            return f"the string '{text}'"
+            return f"the string {spelling.quoted(text)}" if len(text) <= LONGEST_EXCERPT else "a long string"
         case t.Call(function=function):
             return f"a call of `{function.text}`"
-        case t.Range():
-            return "a range"
-        case t.Schedule():
-            return "a schedule"
         case t.Block():
             return "a block"
-    return "an expression"
+        case t.Subscript():
+            return "a subscript"
+    text = _written(value)
+    return f"`{text}`" if text and len(text) <= LONGEST_EXCERPT else "an expression"
+
+
+def _written(value: t.Value | t.Axis) -> str:
+    """A short value as it was written; empty when it has parts that are not short."""
+    match value:
+        case t.Number(text=text) | t.Name(text=text):
+            return text
+        case t.Signed(operator=operator, operand=operand):
+            return _joined(operator, operand)
+        case t.Group(inner=inner):
+            return _joined("(", inner, ")")
+        case t.Range(low=low, high=high):
+            return _joined(low, "..", high)
+        case t.Schedule(first=first, last=last):
+            return _joined(first, " -> ", last)
+        case t.Power(base=base, exponent=exponent):
+            return _joined(base, f"^{spelling.number(exponent)}")
+        case t.Chained(operands=operands, operators=operators):
+            parts: list[t.Value | str] = [operands[0]]
+            for operator, operand in zip(operators, operands[1:], strict=True):
+                parts += [f" {operator} ", operand]
+            return _joined(*parts)
+    return ""
+
+
+def _joined(*parts: t.Value | str) -> str:
+    written = [part if isinstance(part, str) else _written(part) for part in parts]
+    return "".join(written) if all(written) else ""
 
 
 @dataclass(frozen=True)
@@ -190,7 +216,8 @@ class Word(OptionType):
         """The word."""
         if isinstance(value, t.Name) and value.text in self.words:
             return value.text
-        guess = did_you_mean(value.text, self.words) if isinstance(value, t.Name) else None
+        text = value.text if isinstance(value, t.Name) else value.value if isinstance(value, t.String) else ""
+        guess = did_you_mean(text, self.words) if text else None
         raise BadOption(value.span, self.describe(), found(value), f"did you mean `{guess}`?" if guess else "")
 
 
@@ -206,7 +233,7 @@ class Text(OptionType):
         """The string's text."""
         if isinstance(value, t.String):
             return value.value
-        help_text = f"write '{value.text}' in quotes" if isinstance(value, t.Name) else ""
+        help_text = f"write '{value.text}'" if isinstance(value, t.Name) else ""
         raise BadOption(value.span, self.describe(), found(value), help_text)
 
 
@@ -335,7 +362,8 @@ class CardOf(OptionType):
         """The selection."""
         if isinstance(value, t.Name | t.Call):
             return around.select(self.kind, value)
-        raise BadOption(value.span, self.describe(), found(value))
+        help_text = f"write `{value.value}` without quotes" if isinstance(value, t.String) else ""
+        raise BadOption(value.span, self.describe(), found(value), help_text)
 
 
 @dataclass(frozen=True)
@@ -350,7 +378,18 @@ class Weights(OptionType):
         """The numbers by label."""
         if not isinstance(value, t.Block):
             raise BadOption(value.span, self.describe(), found(value))
-        return {option.key.text: Real().read(option.value, around) for option in value.options}
+        known = list(dict.fromkeys(around.names("label")))
+        numbers: dict[str, float] = {}
+        for option in value.options:
+            key = option.key.text
+            if known and key not in known:
+                guess = did_you_mean(key, known)
+                remedy = f"did you mean `{guess}`?" if guess else ""
+                raise BadOption(option.key.span, "labels of an output", f"`{key}`", remedy)
+            if key in numbers:
+                raise BadOption(option.key.span, "each label once", f"`{key}` again")
+            numbers[key] = Real().read(option.value, around)
+        return numbers
 
 
 @dataclass(frozen=True)

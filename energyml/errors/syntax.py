@@ -231,7 +231,7 @@ KINDS = (
     Kind(
         "E0024",
         "unfinished statement",
-        "the statement ends too early, expected {expected}",
+        "the {what} ends too early, expected {expected}",
         label="ends here",
         why="The file ends, or a line starts with the word of another statement, before this statement is complete.",
         bad=_spec(factor="factor unary [t in T] (y[t]) ="),

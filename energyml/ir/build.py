@@ -38,7 +38,7 @@ from energyml.model.types import TensorType
 def build(model: CheckedModel) -> Graph:
     """Lower a checked model; linear in its statements."""
     terms: list[Term] = []
-    for statement in model.terms:
+    for statement in dict.fromkeys(model.terms):  # a scheme that is repeated counts once
         terms += lower(statement, model.variables)
     return Graph(
         label_sets=model.label_sets,
@@ -78,7 +78,12 @@ def lower(statement: CheckedTerm, variables: Mapping[str, Variable]) -> list[Ter
     raise AssertionError(f"no lowering for {type(statement).__name__}")
 
 
-def _whole(name: str, body: Stepwise | MaskedEnergy | BlackBox, variables: tuple[str, ...], statement: Sequence | Masked | Score) -> Term:
+def _whole(
+    name: str,
+    body: Stepwise | MaskedEnergy | BlackBox,
+    variables: tuple[str, ...],
+    statement: Sequence | Masked | Score,
+) -> Term:
     return Term(name, body, (), tuple(CellRef(v) for v in variables), name, statement.span)
 
 

@@ -78,6 +78,8 @@ def _reference(value: Reference, around: Surroundings) -> Iterator[str]:
     declared: TensorType | EdgeType | None = None
     if value.kind == "input" and value.name in graph.inputs:
         declared = graph.inputs[value.name].type
+        if isinstance(declared, EdgeType):
+            declared = declared.as_tensor()
     elif value.kind == "param" and value.name in graph.params:
         declared = graph.params[value.name].type
     elif value.kind == "let" and value.name in graph.lets:
@@ -125,8 +127,8 @@ def _potential(value: Potential) -> Iterator[str]:
         yield f"unknown potential `{value.potential}`"
     if not value.arguments:
         yield f"`{value}` has no weight"
-    elif value.type != value.arguments[0].type:
-        yield f"`{value}` has the type of its weight, `{value.arguments[0].type}`, but it is typed `{value.type}`"
+    elif value.type != value.arguments[-1].type:
+        yield f"`{value}` has the type of its weight, `{value.arguments[-1].type}`, but it is typed `{value.type}`"
 
 
 def _at(value: At, around: Surroundings) -> Iterator[str]:
@@ -158,7 +160,11 @@ def _combine(value: Combine) -> Iterator[str]:
             yield f"unknown operator `{operator}`"
             return
         before = made
-        made = joined(made, operator, operand.type) if made is not None and made.element == operand.type.element == REAL else None
+        made = (
+            joined(made, operator, operand.type)
+            if made is not None and made.element == operand.type.element == REAL
+            else None
+        )
         if made is None:
             yield f"`{value}`: `{operator}` cannot join `{before}` and `{operand.type}`"
             return

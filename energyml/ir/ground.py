@@ -13,6 +13,7 @@ from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Affine, Binding, Edges, Graph, Range, Term
 from energyml.model.declared import Variable
 from energyml.model.expression import At
+from energyml.model.types import Extent
 
 Position = tuple[int, ...]
 
@@ -47,12 +48,19 @@ class Cell:
 class GroundFactor:
     """One grounded factor: the cells it touches, and the position of each index of its term.
 
-    `places` maps an index with its offset, as written in the spec (`t+1`), to a position of the caller's tensors.
+    Attributes:
+        term: the term's name.
+        cells: the numbers of its cells, in the order of the scope.
+        places: for each index as written in the spec (`t+1`, `-1`) and the extent of the axis it stands on: a position of
+            the caller's tensors.
+        element: which element of the index set it is: the value of each range (along a sequence it counts present
+            positions) and the row of each list of edges.
     """
 
     term: str
     cells: tuple[int, ...]
-    places: Mapping[Affine, int]
+    places: Mapping[tuple[Affine, Extent], int]
+    element: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -177,49 +185,60 @@ class _Grounding:
 
     def _factor(self, term: Term, assignment: dict[str, int], steps: dict[str, list[int]]) -> GroundFactor | None:
         gathered = {end for binding in term.domain if isinstance(binding, Edges) for end in (*binding.ends, binding.index)}
-        places: dict[Affine, int] = {}
-        for ref in term.scope:
-            for affine, dim in zip(ref.indices, self.graph.variables[ref.variable].dims, strict=True):
-                place = self._place(affine, dim, assignment, steps, gathered)
-                if place is None:
-                    return None
-                places[affine] = place
-        for affine, dim in _value_indices(term):
-            place = self._place(affine, dim, assignment, steps, gathered)
+        places: dict[tuple[Affine, Extent], int] = {}
+        for affine, extent in (*self._scope_indices(term), *_value_indices(term)):
+            place = self._place(affine, extent, assignment, steps, gathered)
             if place is None:
                 return None
-            places[affine] = place
+            places[affine, extent] = place
         cells: list[int] = []
         for ref in term.scope:
-            cell = self.index.get((ref.variable, tuple(places[affine] for affine in ref.indices)))
+            axes = self.graph.variables[ref.variable].type.index_axes
+            position = tuple(places[affine, axis.extent] for affine, axis in zip(ref.indices, axes, strict=True))
+            cell = self.index.get((ref.variable, position))
             if cell is None:
                 return None
             cells.append(cell)
-        return GroundFactor(term.name, tuple(cells), places)
+        return GroundFactor(term.name, tuple(cells), places, tuple(assignment[b.index] for b in term.domain))
+
+    def _scope_indices(self, term: Term) -> Iterator[tuple[Affine, Extent]]:
+        for ref in term.scope:
+            for affine, axis in zip(ref.indices, self.graph.variables[ref.variable].type.index_axes, strict=True):
+                yield affine, axis.extent
 
     def _place(
-        self, affine: Affine, dim: str, assignment: dict[str, int], steps: dict[str, list[int]], gathered: set[str]
+        self,
+        affine: Affine,
+        extent: Extent,
+        assignment: dict[str, int],
+        steps: dict[str, list[int]],
+        gathered: set[str],
     ) -> int | None:
-        """The position that an index stands for, or `None` when there is none."""
+        """The position that an index stands for, or `None` when there is none.
+
+        A bound index stays inside its axis, as its range says; a constant counts from the start or the end of the axis.
+        """
         if affine.index is not None and affine.index in gathered:
             return assignment[affine.index]
-        ordered = steps.get(dim)
-        count = len(ordered) if ordered is not None else self.size(dim)
-        value = affine.offset if affine.index is None else assignment[affine.index] + affine.offset
-        value = count + value if value < 0 else value
-        if not 0 <= value < count:
+        ordered = steps.get(extent.name)
+        if affine.index is not None:
+            value = assignment[affine.index] + affine.offset
+            return ordered[value] if ordered is not None else value
+        length = (len(ordered) if ordered is not None else self.size(extent.name)) + extent.offset
+        value = affine.offset if affine.offset >= 0 else length + affine.offset
+        if not 0 <= value < length:
             return None
         return ordered[value] if ordered is not None else value
 
 
-def _value_indices(term: Term) -> Iterator[tuple[Affine, str]]:
-    """The indices that a term's table is subscripted with, and the dims of the axes that they consume."""
+def _value_indices(term: Term) -> Iterator[tuple[Affine, Extent]]:
+    """The indices that a term's table is subscripted with, and the extents of the axes that they consume."""
     pending = list(term.expressions())
     while pending:
         value = pending.pop()
         if isinstance(value, At):
             for affine, axis in zip(value.indices, value.base.type.index_axes, strict=False):
-                yield affine, axis.extent.name
+                yield affine, axis.extent
         pending.extend(value.parts)
 
 

@@ -1,6 +1,6 @@
 """The text of a graph -> the graph, by the language's own parser and checker.
 
-Every term line is rewritten, without moving a character of what follows its kind, into the statement that it stands for:
+Every term line is rewritten, without moving what follows its kind, into the statement that it stands for:
 
     term y.pair : table [t in T-1] (from: y[t], to: y[t+1]) = W
     factor _12          [t in T-1] (from: y[t], to: y[t+1]) = W
@@ -113,7 +113,7 @@ def _statements(spec: t.Spec, lines: dict[int, _Line], source: Source, report: R
             yield statement
 
 
-# ------------------------------------------------------------------------------------------------------------- rewriting
+# ------------------------------------------------------------------------------------------------------------ rewriting
 
 
 def _rewrite(source: Source, report: Report) -> tuple[str, dict[int, _Line]]:

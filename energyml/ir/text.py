@@ -7,8 +7,8 @@
     param W : real[from: Tag, to: Tag]
     term y.pair : table [t in T-1] (from: y[t], to: y[t+1]) = W
 
-Printing and parsing are inverse: `parse_graph(print_graph(graph)) == graph`.  Label sets that come from data or from a network
-are written as such, whether or not binding has filled them.
+Printing and parsing are inverse: `parse_graph(print_graph(graph)) == graph`.  Label sets that come from data or from a
+network are written as such, whether or not binding has filled them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _lines(graph: Graph) -> Iterator[str]:
     yield from map(print_term, graph.terms)
 
 
-# ---------------------------------------------------------------------------------------------------------- declarations
+# --------------------------------------------------------------------------------------------------------- declarations
 
 
 def print_labels(labels: LabelSet) -> str:
@@ -105,7 +105,7 @@ def print_param(param: Param) -> str:
     return f"param {param.name} : {param.type}{initial}"
 
 
-# ----------------------------------------------------------------------------------------------------------------- terms
+# ---------------------------------------------------------------------------------------------------------------- terms
 
 
 def print_term(term: Term) -> str:

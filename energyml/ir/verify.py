@@ -1,7 +1,7 @@
 """Verification: what must hold of every graph, however it was made.
 
-The checker guards the road from text; this guards everything that builds or rewrites a graph afterwards.  `verify` looks at names,
-scopes, index ranges and bodies; the types of expressions are in `energyml.ir.expressions`.
+The checker guards the road from text; this guards all that builds or rewrites a graph afterwards.  `verify` looks at
+names, scopes, index ranges and bodies; the types of expressions are in `energyml.ir.expressions`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from energyml.cards import registry
 from energyml.diagnostics import EnergyError
-from energyml.ir.expressions import Bound, Surroundings, index_problem, problems_of
+from energyml.ir.expressions import Surroundings, index_problem, problems_of
 from energyml.ir.graph import (
     BlackBox,
     CellRef,
@@ -58,7 +58,7 @@ def _repeated(graph: Graph) -> list[str]:
     return [f"term `{name}`: {count} terms have this name" for name, count in counts.items() if count > 1]
 
 
-# ---------------------------------------------------------------------------------------------------------- declarations
+# --------------------------------------------------------------------------------------------------------- declarations
 
 
 def _declarations(graph: Graph) -> list[str]:
@@ -144,7 +144,7 @@ def _lets(graph: Graph) -> list[str]:
     return problems
 
 
-# ----------------------------------------------------------------------------------------------------------------- terms
+# ---------------------------------------------------------------------------------------------------------------- terms
 
 
 class _TermCheck:
@@ -153,7 +153,7 @@ class _TermCheck:
     def __init__(self, graph: Graph, term: Term) -> None:
         self.graph, self.term = graph, term
         self.found: list[str] = []
-        self.bound: Bound = {}
+        self.bound: dict[str, tuple[str, int | None]] = {}
 
     def run(self) -> list[str]:
         """All problems of the term."""
@@ -313,7 +313,9 @@ class _TermCheck:
             return
         axes = made.label_axes
         if sorted(body.order) != list(range(len(axes))) or len(body.order) != len(labels):
-            self.say(f"the order {body.order} is no matching of the cells ({len(labels)}) and the label axes ({len(axes)})")
+            self.say(
+                f"the order {body.order} is no matching of the cells ({len(labels)}) and the label axes ({len(axes)})"
+            )
             return
         by_role = any(axis.role for axis in axes)
         for ref, name, place in zip(self.term.scope, labels, body.order, strict=True):
@@ -423,7 +425,10 @@ def _a(kind: str) -> str:
 
 
 def _relaxations(value: Expression) -> list[Relaxed]:
-    return [*([value] if isinstance(value, Relaxed) else []), *(one for part in value.parts for one in _relaxations(part))]
+    return [
+        *([value] if isinstance(value, Relaxed) else []),
+        *(one for part in value.parts for one in _relaxations(part)),
+    ]
 
 
 __all__ = ["IRError", "verify"]

@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from energyml.cards.card import CardKind, Selection
-from energyml.diagnostics import NOWHERE, Note, Report
-from energyml.model import declarations, families, terms
+from energyml.diagnostics import NOWHERE, Note, Report, Span
+from energyml.model import declarations, families, networks, terms
 from energyml.model.context import Context
-from energyml.model.declared import CheckedModel, CheckedTerm, Choices, Let
+from energyml.model.declared import (
+    Chain,
+    CheckedModel,
+    CheckedTerm,
+    Choices,
+    Factor,
+    Gaussian,
+    Let,
+    Masked,
+    Scheme,
+    Score,
+    Sequence,
+)
 from energyml.model.names import Names
+from energyml.model.selections import selection
 from energyml.model.typing import Place, expression
 from energyml.syntax import tree as t
 
 _CHOICE_CARDS: dict[str, CardKind] = {"infer": "backend", "decode": "decoder", "train": "objective", "data": "reader"}
+_MUST_BE_USED = ("labels", "dim", "input", "net", "param", "let")
 
 
 def check(spec: t.Spec, report: Report) -> CheckedModel:
@@ -21,12 +35,12 @@ def check(spec: t.Spec, report: Report) -> CheckedModel:
 
     Cost: linear in the size of the spec, but for `scheme`, which is quadratic in its labels.
     """
-    context = Context(report, Names(report))
+    context = Context(report, Names(report), incomplete=bool(spec.broken))
     declarations.collect_names(context, spec)
     _declare(context, spec)
     made = _terms(context, spec)
     choices = _choices(context, spec)
-    _whole_file(context, spec, made)
+    _whole_file(context, made)
     return CheckedModel(
         source=report.source,
         label_sets=context.label_sets,
@@ -48,14 +62,14 @@ def check_choice(
     context = Context(report, Names(report))
     if model is not None:
         context.term_names = dict.fromkeys(term_names(model), NOWHERE)
+        context.label_sets = dict(model.label_sets)
+        context.variables = dict(model.variables)
     made = [_choice(context, kind, choice) for choice in choices]
-    return [selection for selection in made if selection is not None]
+    return [chosen for chosen in made if chosen is not None]
 
 
 def term_names(model: CheckedModel) -> list[str]:
     """The names that options such as `scale: y.unary` may use."""
-    from energyml.model.declared import Chain, Factor, Gaussian, Masked, Score, Sequence
-
     names: list[str] = []
     for term in model.terms:
         match term:
@@ -73,33 +87,41 @@ def term_names(model: CheckedModel) -> list[str]:
     return names
 
 
+# ---------------------------------------------------------------------------------------------------------- declarations
+
+
 def _declare(context: Context, spec: t.Spec) -> None:
-    by_pass: list[tuple[type, ...]] = [(t.LabelsDecl, t.DimDecl), (t.InputDecl, t.VariableDecl, t.NetDecl, t.ParamDecl)]
-    for kinds in by_pass:
-        for statement in spec.statements:
-            if isinstance(statement, kinds):
-                _declaration(context, statement)
+    """Label sets and dims first, as types are made of them; then what has a type; then what refers to that."""
+    for statement in spec.statements:
+        if isinstance(statement, t.LabelsDecl):
+            declarations.labels_decl(context, statement)
+        elif isinstance(statement, t.DimDecl):
+            declarations.dim_decl(context, statement)
     for statement in spec.statements:
         if isinstance(statement, t.DimDecl):
             declarations.check_nested_dims(context, statement)
-        elif isinstance(statement, t.VariableDecl):
+    for statement in spec.statements:
+        _typed_declaration(context, statement)
+    for statement in spec.statements:
+        if isinstance(statement, t.VariableDecl):
             declarations.check_readout(context, statement)
+        elif isinstance(statement, t.LabelsDecl):
+            declarations.check_label_source(context, statement)
 
 
-def _declaration(context: Context, statement: t.Statement) -> None:
+def _typed_declaration(context: Context, statement: t.Statement) -> None:
     match statement:
-        case t.LabelsDecl():
-            declarations.labels_decl(context, statement)
-        case t.DimDecl():
-            declarations.dim_decl(context, statement)
         case t.InputDecl():
             declarations.input_decl(context, statement)
         case t.VariableDecl():
             declarations.variable_decl(context, statement)
         case t.NetDecl():
-            declarations.net_decl(context, statement)
+            networks.net_decl(context, statement)
         case t.ParamDecl():
             declarations.param_decl(context, statement)
+
+
+# ----------------------------------------------------------------------------------------------------------------- terms
 
 
 def _terms(context: Context, spec: t.Spec) -> list[CheckedTerm]:
@@ -139,56 +161,97 @@ def _let(context: Context, node: t.LetDecl) -> None:
 
 def _choices(context: Context, spec: t.Spec) -> Choices:
     chosen: dict[str, list[Selection | None]] = {}
-    spans = {}
+    spans: dict[str, Span] = {}
     for statement in spec.statements:
         if not isinstance(statement, t.ChoiceStmt):
             continue
         kind = statement.kind
+        first = statement.choices[0]
         if kind in chosen:
-            context.complain("E0407", statement.span, kind=kind, notes=[Note("it is first chosen here", spans[kind])])
+            note = Note("it is first chosen here", spans[kind])
+            context.complain("E0407", Span(statement.span.start, first.name.span.end), kind=kind, notes=[note])
             continue
         if len(statement.choices) > 1 and kind != "train":
-            context.complain("E0408", statement.choices[1].span)
-        spans[kind] = statement.span
+            context.complain("E0408", statement.choices[1].span, kind=kind)
+        spans[kind] = first.name.span
+        spans.update(_stage_spans(kind, statement.choices))
         chosen[kind] = [_choice(context, _CHOICE_CARDS[kind], choice) for choice in statement.choices]
-    first = {kind: (made[0] if made else None) for kind, made in chosen.items()}
+    one = {kind: made[0] for kind, made in chosen.items()}
     stages = tuple(stage for stage in chosen.get("train", []) if stage is not None)
-    return Choices(first.get("infer"), first.get("decode"), stages, first.get("data"), spans)
+    return Choices(one.get("infer"), one.get("decode"), stages, one.get("data"), spans)
+
+
+def _stage_spans(kind: str, choices: tuple[t.Choice, ...]) -> Iterable[tuple[str, Span]]:
+    """Where each stage is named, `train.0`, and where it chooses its own backend, `train.0.infer`."""
+    for number, choice in enumerate(choices):
+        yield f"{kind}.{number}", choice.name.span
+        for option in choice.block.options if choice.block else ():
+            if option.key.text == "infer":
+                yield f"{kind}.{number}.infer", option.value.span
 
 
 def _choice(context: Context, kind: CardKind, choice: t.Choice) -> Selection | None:
     arguments = (*choice.arguments, *(choice.block.options if choice.block else ()))
-    return context.selection(kind, choice.name, arguments, choice.span)
+    return selection(context, kind, choice.name, arguments)
 
 
 # ------------------------------------------------------------------------------------------------------------ whole file
 
 
-def _whole_file(context: Context, spec: t.Spec, made: list[CheckedTerm]) -> None:
+def _whole_file(context: Context, made: list[CheckedTerm]) -> None:
     names = context.names
-    if not names.of_kind("output", "field", "latent") and not spec.broken:
+    if not names.of_kind("output", "field") and not context.incomplete and not names.poisoned:
         context.complain("E0112", None)
+    if context.report.errors:
+        return
+    _unscored(context, made)
+    _endless(context, made)
     if not context.report.errors:
-        _unscored(context, made)
+        _repeated_schemes(context, made)
         _unused(context)
 
 
 def _unscored(context: Context, made: list[CheckedTerm]) -> None:
+    """Variables that no term scores; constraints alone are no score."""
     scored: set[str] = set()
-    fields: set[str] = set()
     for term in made:
-        scored.update(ref.variable for ref in getattr(term, "scope", ()))
-        scored.update(getattr(term, "variables", ()))
-        scored.add(getattr(term, "variable", ""))
-        fields.add(getattr(term, "field", ""))
+        match term:
+            case Factor(scope=scope):
+                scored.update(ref.variable for ref in scope)
+            case Score(variables=variables):
+                scored.update(variables)
+            case Gaussian(field=field):
+                scored.add(field)
+            case Chain(variable=variable) | Sequence(variable=variable) | Masked(variable=variable):
+                scored.add(variable)
     for variable in context.variables.values():
-        if variable.kind == "field" and variable.name not in fields:
-            context.complain("E0322", variable.span, name=variable.name)
-        elif variable.kind != "field" and variable.readout is None and variable.name not in scored:
-            context.complain("W0301", variable.span, name=variable.name)
+        if variable.name in scored or variable.readout is not None:
+            continue
+        context.complain("E0322" if variable.kind == "field" else "W0301", variable.span, name=variable.name)
+
+
+def _endless(context: Context, made: list[CheckedTerm]) -> None:
+    """Variables over a free dim without a sequence score that says where it ends."""
+    ended = {term.variable for term in made if isinstance(term, Sequence) and term.end is not None}
+    dims_with_end = {dim for name in ended for dim in context.variables[name].dims}
+    for variable in context.variables.values():
+        for name in variable.dims:
+            dim = context.dims[name]
+            if dim.kind == "free" and name not in dims_with_end:
+                notes = context.declared_here(name)
+                context.complain("E0312", variable.span, dim=name, name=variable.name, notes=notes)
+                return
+
+
+def _repeated_schemes(context: Context, made: list[CheckedTerm]) -> None:
+    seen: dict[Scheme, Span] = {}
+    for term in made:
+        if isinstance(term, Scheme) and seen.setdefault(term, term.span) != term.span:
+            facts = {"scheme": term.scheme, "name": term.variable}
+            context.complain("W0302", term.span, notes=[Note("it is first here", seen[term])], **facts)
 
 
 def _unused(context: Context) -> None:
     for name, entry in context.names.table.items():
-        if entry.kind in ("labels", "dim", "input", "net", "param", "let") and name not in context.names.used:
+        if entry.kind in _MUST_BE_USED and name not in context.names.used:
             context.complain("W0101", entry.span, name=name)

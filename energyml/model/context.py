@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from energyml import errors
-from energyml.cards import registry
-from energyml.cards.card import Card, CardKind, Selection
-from energyml.cards.options import BadOption
-from energyml.diagnostics import Note, Report, Span, did_you_mean, join_names
+from energyml.diagnostics import Note, Report, Span, did_you_mean
 from energyml.model.declared import Dim, Input, LabelSet, Let, Net, Param, Variable
-from energyml.model.names import Names
-from energyml.model.types import Axis, Extent, TensorType
+from energyml.model.names import VARIABLES, Names
+from energyml.model.types import REAL, Axis, Extent, TensorType
 from energyml.syntax import tree as t
-
-_KIND_TITLES = {
-    "net": "network", "backend": "inference backend", "objective": "training objective", "reader": "data reader",
-    "init": "initial value", "stop": "stop rule", "balance": "balance",
-}  # fmt: skip
 
 
 @dataclass
 class Context:
-    """The state of one check; also the `Surroundings` that option values are read in."""
+    """The state of one check.
+
+    Attributes:
+        report: where findings go.
+        names: the symbol table.
+        term_names: the names of all terms, for options such as `scale: y.unary`.
+        incomplete: whether damaged statements were left out, so that a term may be missing without anybody's fault.
+    """
 
     report: Report
     names: Names
@@ -36,215 +34,146 @@ class Context:
     params: dict[str, Param] = field(default_factory=dict)
     lets: dict[str, Let] = field(default_factory=dict)
     term_names: dict[str, Span] = field(default_factory=dict)
+    incomplete: bool = False
 
-    def complain(self, code: str, span: Span | None, *, notes: Iterable[Note] = (), help: str | None = None, **facts: object) -> None:
+    def complain(
+        self, code: str, span: Span | None, *, notes: Iterable[Note] = (), help: str | None = None, **facts: object
+    ) -> None:
         """Report a finding in the catalogue's wording."""
         self.report.add(errors.diagnostic(code, span, notes=notes, help=help, **facts))
 
-    # ------------------------------------------------------------------------------------------------- types and axes
-
-    def extent(self, node: t.Extent) -> Extent | None:
-        """Check an extent."""
-        if node.name is None:
-            if node.offset < 1:
-                self.complain("E0205", node.span, extent=node.offset, problem="a size is at least 1")
-                return None
-            return Extent("number", "", node.offset)
-        name = node.name.text
+    def declared_here(self, name: str) -> list[Note]:
+        """A note that points at the declaration of a name, where it has one."""
         entry = self.names.table.get(name)
-        if entry is None or entry.kind not in ("labels", "dim"):
-            self._unknown_extent(node.name, entry is not None)
-            return None
-        self.names.used.add(name)
-        if entry.kind == "labels":
-            if node.offset:
-                self.complain("E0205", node.span, extent=f"{name}{node.offset:+d}", problem="a label set has no offset")
-                return None
-            return Extent("labels", name)
-        if node.offset > 0:
-            self.complain("E0205", node.span, extent=f"{name}{node.offset:+d}", problem="an axis cannot be longer than its dim")
-            return None
-        return Extent("dim", name, node.offset)
-
-    def _unknown_extent(self, ident: t.Ident, exists: bool) -> None:
-        if ident.text in self.names.poisoned:
-            return
-        if exists:
-            self.names.find(ident, "dim", "labels")
-            return
-        guess = did_you_mean(ident.text, self.names.of_kind("dim", "labels"))
-        notes = [Note(f"`{guess}` is declared here", self.names.table[guess].span)] if guess else []
-        remedy = f"did you mean `{guess}`?" if guess else f"declare it: `dim {ident.text}`"
-        self.complain("E0204", ident.span, name=ident.text, help=remedy, notes=notes)
-
-    def axes(self, nodes: tuple[t.Axis, ...]) -> tuple[Axis, ...] | None:
-        """Check a list of axes; part of `Surroundings`."""
-        axes: list[Axis] = []
-        for node in nodes:
-            extent = self.extent(node.extent)
-            if extent is None:
-                return None
-            axes.append(Axis(extent, node.role.text if node.role else None))
-        return tuple(axes)
-
-    def tensor_type(self, node: t.Type) -> TensorType | None:
-        """Check a type whose elements are reals or labels."""
-        if node.parameters:
-            self.complain("E0201", node.span, name=f"{node.element.text}(...)")
-            return None
-        element = node.element.text
-        if element != "real":
-            entry = self.names.table.get(element)
-            if element in self.names.poisoned:
-                return None
-            if entry is None:
-                guess = did_you_mean(element, ["real", *self.names.of_kind("labels")])
-                remedy = f"did you mean `{guess}`?" if guess else f"declare it: `labels {element} = {{...}}`"
-                self.complain("E0201", node.element.span, name=element, help=remedy)
-                return None
-            if entry.kind != "labels":
-                self.names.find(node.element, "labels")
-                return None
-            self.names.used.add(element)
-        axes = self.axes(node.axes)
-        if axes is None:
-            return None
-        self._equal_axes(node, TensorType(element, axes))
-        return TensorType(element, axes)
-
-    def _equal_axes(self, node: t.Type, made: TensorType) -> None:
-        seen: set[tuple[str, str | None]] = set()
-        for axis_node, axis in zip(node.axes, made.axes, strict=True):
-            if axis.extent.kind == "number":
-                continue
-            twins = [other for other in made.axes if other.extent == axis.extent]
-            repeated = (str(axis.extent), axis.role) in seen
-            if len(twins) > 1 and (axis.role is None or repeated):
-                self.complain("E0202", axis_node.span, type=made, extent=axis.extent)
-                return
-            seen.add((str(axis.extent), axis.role))
-
-    # ------------------------------------------------------------------------------------------------------- options
-
-    def select(self, kind: str, value: t.Value) -> Selection | None:
-        """Check a nested choice; part of `Surroundings`."""
-        if isinstance(value, t.Call):
-            return self.selection(kind, value.function, value.arguments, value.span)  # type: ignore[arg-type]
-        assert isinstance(value, t.Name)
-        return self.selection(kind, value, (), value.span)  # type: ignore[arg-type]
-
-    def selection(
-        self, kind: CardKind, name: t.Name | t.Ident, arguments: Sequence[t.Value | t.Option], span: Span
-    ) -> Selection | None:
-        """Check a card's name and its options."""
-        card = registry.find(kind, name.text)
-        if card is None:
-            known = [known.name for known in registry.every(kind)]
-            guess = did_you_mean(name.text, known)
-            remedy = f"did you mean `{guess}`?" if guess else f"known: {join_names(known, 'and')}"
-            self.complain("E0401", name.span, kind=_KIND_TITLES.get(kind, kind), name=name.text, help=remedy)
-            return None
-        options = self.options(card, arguments, span)
-        return None if options is None else Selection(card, options)
-
-    def options(self, card: Card, arguments: Sequence[t.Value | t.Option], span: Span) -> dict[str, Any] | None:
-        """Check the options of a card; every bad one is reported."""
-        given: dict[str, Any] = {}
-        sound = True
-        position = 0
-        free = getattr(card, "any_options", False)
-        for argument in arguments:
-            if isinstance(argument, t.Option):
-                key, value, place = argument.key.text, argument.value, argument.key.span
-            elif position < card.positional:
-                key, value, place = card.options[position].name, argument, argument.span
-                position += 1
-            else:
-                expected = f"at most {card.positional} values" if card.positional else "no value"
-                self.complain("E0405", argument.span, card=card.name, expected=expected, found="another one",
-                              help=self._positional_hint(card))  # fmt: skip
-                sound = False
-                continue
-            if key in given:
-                self.complain("E0406", place, option=key)
-                sound = False
-                continue
-            given[key], fine = self._read_option(card, key, value, place, free)
-            sound = sound and fine
-        for option in card.options:
-            if option.required and option.name not in given:
-                self.complain("E0404", span, card=card.name, option=option.name, summary=option.summary)
-                sound = False
-        return given if sound else None
-
-    def _positional_hint(self, card: Card) -> str:
-        return f"write `key: value`; options: {join_names([o.name for o in card.options], 'and')}" if card.options else ""
-
-    def _read_option(self, card: Card, key: str, value: t.Value, place: Span, free: bool) -> tuple[Any, bool]:
-        option = card.option(key)
-        if option is None and free:
-            return self._free_option(key, value)
-        if option is None:
-            known = [o.name for o in card.options]
-            guess = did_you_mean(key, known)
-            listed = f"its options are {join_names(known, 'and')}" if known else "it takes no options"
-            self.complain("E0402", place, card=card.name, option=key, help=f"did you mean `{guess}`?" if guess else listed)
-            return None, False
-        try:
-            result = option.type.read(value, Around(self))
-        except BadOption as problem:
-            self.complain("E0403", problem.span, option=key, expected=problem.expected, found=problem.found, help=problem.help)
-            return None, False
-        for name in _names_in(value):
-            self.names.used.add(name)
-        return result, result is not None
-
-    def _free_option(self, key: str, value: t.Value) -> tuple[Any, bool]:
-        """An option that is passed on to Python: a number, a string, a truth value or a label set's name."""
-        from energyml.cards.options import constant
-
-        number = constant(value)
-        if number is not None:
-            return number, True
-        if isinstance(value, t.String):
-            return value.value, True
-        if isinstance(value, t.Name):
-            self.names.used.add(value.text)
-            return {"true": True, "false": False}.get(value.text, value.text), True
-        self.complain("E0403", value.span, option=key, expected="a number, a string, a word or `true`/`false`", found="an expression", help="")
-        return None, False
-
-    # ---------------------------------------------------------------------------------------------- Surroundings.names
+        return [Note(f"`{name}` is declared here", entry.span)] if entry else []
 
     def names_of(self, kind: str) -> list[str]:
         """The names of a kind; `variable` covers outputs, latents and fields."""
         if kind == "term":
             return list(self.term_names)
-        kinds = ("output", "latent", "field") if kind == "variable" else (kind,)
-        return self.names.of_kind(*kinds)
+        return self.names.of_kind(*(VARIABLES if kind == "variable" else (kind,)))
+
+    # -------------------------------------------------------------------------------------------------------- extents
+
+    def extent(self, node: t.Extent) -> Extent | None:
+        """Check an extent."""
+        if node.name is None:
+            return self._number(node)
+        name = node.name.text
+        entry = self.names.table.get(name)
+        if name in self.names.poisoned:
+            self.names.used.add(name)
+            return None
+        if entry is None:
+            self._unknown_extent(node.name)
+            return None
+        if self.names.find(node.name, "dim", "labels") is None:
+            return None
+        if entry.kind == "dim":
+            return Extent("dim", name, node.offset) if self.shorter_dim(node, name, node.offset) else None
+        if node.offset:
+            self.complain("E0205", node.span, extent=_shifted(name, node.offset), problem="a label set has no offset")
+            return None
+        return Extent("labels", name)
+
+    def _number(self, node: t.Extent) -> Extent | None:
+        if node.offset < 1:
+            self.complain("E0205", node.span, extent=node.offset, problem="a size is at least 1")
+            return None
+        return Extent("number", "", node.offset)
+
+    def shorter_dim(self, node: t.Node, name: str, offset: int) -> bool:
+        """Whether a dim plus a constant is no longer than the dim, and not empty; complains where it is."""
+        if offset > 0:
+            remedy = f"write `{name}`, or declare a longer dim"
+            self.complain("E0205", node.span, extent=_shifted(name, offset), help=remedy,
+                          problem=f"it is longer than `{name}` itself")  # fmt: skip
+            return False
+        dim = self.dims.get(name)
+        if dim is not None and dim.size is not None and dim.size + offset < 1:
+            size = f"`{name}` has {'at most ' if dim.kind == 'free' else ''}{dim.size} position{'s' if dim.size > 1 else ''}"
+            self.complain("E0205", node.span, extent=_shifted(name, offset), problem=f"{size}, so nothing is left",
+                          notes=self.declared_here(name))  # fmt: skip
+            return False
+        return True
+
+    def _unknown_extent(self, ident: t.Ident) -> None:
+        guess = did_you_mean(ident.text, self.names.of_kind("dim", "labels"))
+        remedy = f"did you mean `{guess}`?" if guess else f"declare it: `dim {ident.text}`"
+        self.complain("E0204", ident.span, name=ident.text, help=remedy, notes=self.declared_here(guess or ""))
+        if not guess:
+            self.names.poison(ident.text)
+
+    # ---------------------------------------------------------------------------------------------------------- types
+
+    def axes(self, nodes: Sequence[t.Axis], element: str = REAL) -> tuple[Axis, ...] | None:
+        """Check a list of axes, those of `element` where they belong to a type."""
+        extents = [self.extent(node.extent) for node in nodes]
+        made = [
+            Axis(extent, node.role.text if node.role else None)
+            for node, extent in zip(nodes, extents, strict=True)
+            if extent
+        ]
+        if len(made) < len(nodes) or not self._told_apart(nodes, made, element) or not self._nested_after(nodes, made):
+            return None
+        return tuple(made)
+
+    def _told_apart(self, nodes: Sequence[t.Axis], axes: list[Axis], element: str) -> bool:
+        """Whether axes over the same dim or label set have different roles."""
+        for place, (node, axis) in enumerate(zip(nodes, axes, strict=True)):
+            twins = [i for i, other in enumerate(axes) if other.extent == axis.extent and i != place]
+            if axis.extent.kind == "number" or not twins:
+                continue
+            type_ = TensorType(element, tuple(axes))
+            if axis.role is None:
+                self.complain("E0202", node.span, type=type_, extent=axis.extent)
+                return False
+            if any(axes[twin].role == axis.role for twin in twins if twin < place):
+                self.complain("E0224", node.span, type=type_, extent=axis.extent, role=axis.role)
+                return False
+        return True
+
+    def _nested_after(self, nodes: Sequence[t.Axis], axes: list[Axis]) -> bool:
+        """Whether an axis over a nested dim comes after one over the dim that it is nested in."""
+        before: set[str] = set()
+        for node, axis in zip(nodes, axes, strict=True):
+            dim = self.dims.get(axis.extent.name) if axis.extent.kind == "dim" else None
+            if dim is not None and dim.kind == "nested" and dim.within not in before:
+                note = Note(f"`{dim.name}` has one size for each position of `{dim.within}`", dim.span)
+                remedy = f"write `{dim.within}, {dim.name}`"
+                self.complain("E0205", node.span, extent=axis.extent, notes=[note], help=remedy,
+                              problem=f"an axis over `{dim.within}` must come before it")  # fmt: skip
+                return False
+            before.add(axis.extent.name)
+        return True
+
+    def tensor_type(self, node: t.Type) -> TensorType | None:
+        """Check a type whose elements are reals or labels."""
+        element = node.element.text
+        sound = self._element(node)
+        axes = self.axes(node.axes, element)
+        return TensorType(element, axes) if sound and axes is not None else None
+
+    def _element(self, node: t.Type) -> bool:
+        element = node.element.text
+        if element == "edge":
+            self.complain("E0203", node.span, problem="only an input can be a list of edges")
+            return False
+        if element != REAL and element not in self.names.table:
+            if element not in self.names.poisoned:
+                guess = did_you_mean(element, [REAL, *self.names.of_kind("labels")])
+                remedy = f"did you mean `{guess}`?" if guess else f"declare it: `labels {element} = {{...}}`"
+                self.complain("E0201", node.element.span, name=element, help=remedy, notes=self.declared_here(guess or ""))
+                if not guess:
+                    self.names.poison(element)
+            return False
+        if element != REAL and self.names.find(node.element, "labels") is None:
+            return False
+        if node.parameters:
+            self.complain("E0228", node.span, name=element)
+            return False
+        return True
 
 
-class Around:
-    """A `Surroundings` for option values: a context under the protocol's names."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-
-    def names(self, kind: str) -> Iterable[str]:
-        """The declared names of a kind."""
-        return self.context.names_of(kind)
-
-    def select(self, kind: str, value: t.Value) -> Any:
-        """A nested choice."""
-        return self.context.select(kind, value)
-
-    def axes(self, axes: tuple[t.Axis, ...]) -> Any:
-        """A list of axes."""
-        return self.context.axes(axes)
-
-
-def _names_in(value: t.Value) -> Iterable[str]:
-    if isinstance(value, t.Name):
-        yield value.text
-    elif isinstance(value, t.Axes):
-        yield from (axis.extent.name.text for axis in value.axes if axis.extent.name)
+def _shifted(name: str, offset: int) -> str:
+    return f"{name}{offset:+d}"

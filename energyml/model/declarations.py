@@ -1,20 +1,18 @@
-"""Declarations: label sets, dims, inputs, variables, networks, parameters."""
+"""Declarations: label sets, dims, inputs, variables, parameters."""
 
 from __future__ import annotations
 
-import re
-
-from energyml.cards.card import Selection
-from energyml.cards.options import Option, Text, Whole, constant
-from energyml.diagnostics import Note
+from energyml.cards.card import Card, Selection
+from energyml.cards.options import Option, Text, Whole, constant, found
+from energyml.diagnostics import Note, did_you_mean
 from energyml.model.context import Context
-from energyml.model.declared import Dim, Input, LabelSet, Net, NetSignature, Param, Readout, Variable
-from energyml.model.types import REAL, EdgeType, MaskedType, StepType, TensorType
+from energyml.model.declared import Dim, Input, LabelSet, Param, Readout, Variable
+from energyml.model.selections import options, select, selection
+from energyml.model.types import REAL, EdgeType, TensorType
 from energyml.syntax import tree as t
 
-_PYTHON_TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-LARGEST_LABEL_SET = 1_000_000
+LARGEST_DIM = 10**9
+LARGEST_RANGE = 100_000
 
 
 def collect_names(context: Context, spec: t.Spec) -> None:
@@ -61,7 +59,7 @@ def labels_decl(context: Context, node: t.LabelsDecl) -> None:
         case t.LabelList(labels=members):
             labels = _listed(context, node, members)
         case t.LabelRange(first=first, last=last):
-            labels = _ranged(context, node, first, last)
+            labels = _ranged(context, node, first.value, last.value)
         case t.LabelSource():
             _sourced(context, node, node.members)
             return
@@ -73,49 +71,78 @@ def labels_decl(context: Context, node: t.LabelsDecl) -> None:
 
 def _listed(context: Context, node: t.LabelsDecl, members: tuple[t.Ident | t.String, ...]) -> tuple[str, ...] | None:
     if not members:
-        context.complain("E0107", node.span, name=node.name.text)
+        context.complain("E0107", node.members.span, name=node.name.text)
         return None
     seen: dict[str, t.Ident | t.String] = {}
     for member in members:
         text = member.text if isinstance(member, t.Ident) else member.value
-        if text in seen:
-            note = Note("it is given here first", seen[text].span)
+        first = seen.setdefault(text, member)
+        if first is not member:
+            note = Note("it is given here first", first.span)
             context.complain("E0106", member.span, label=text, name=node.name.text, notes=[note])
-        else:
-            seen[text] = member
     return tuple(seen)
 
 
-def _ranged(context: Context, node: t.LabelsDecl, first: t.String, last: t.String) -> tuple[str, ...] | None:
-    if len(first.value) != 1 or len(last.value) != 1 or first.value > last.value:
-        context.complain("E0108", node.members.span, first=first.value, last=last.value)
+def _ranged(context: Context, node: t.LabelsDecl, first: str, last: str) -> tuple[str, ...] | None:
+    problem = ""
+    if len(first) != 1 or len(last) != 1:
+        problem = "both ends are single characters"
+    elif first > last:
+        problem = f"'{first}' comes after '{last}'"
+    elif ord(last) - ord(first) >= LARGEST_RANGE:
+        problem = f"it has more than {LARGEST_RANGE} labels"
+    elif first <= "\udfff" and last >= "\ud800":
+        problem = "it runs over characters that no text can hold"
+    if problem:
+        context.complain("E0108", node.members.span, first=first, last=last, problem=problem)
         return None
-    return tuple(chr(point) for point in range(ord(first.value), ord(last.value) + 1))
+    return tuple(chr(point) for point in range(ord(first), ord(last) + 1))
 
 
-_DATA_OPTIONS = (
+_FROM_DATA = Card("reader", "data", "labels found in the data", (
     Option("min", Whole(), 1, "how often a label must occur to be kept"),
     Option("most", Whole(), None, "how many labels are kept, the most frequent first"),
     Option("unknown", Text(), None, "the label of everything else"),
     Option("pad", Text(), None, "an extra label"),
     Option("end", Text(), None, "an extra label that ends a sequence"),
-)
+))  # fmt: skip
 
 
 def _sourced(context: Context, node: t.LabelsDecl, source: t.LabelSource) -> None:
-    from energyml.cards.card import Card
-
     name = node.name.text
     if source.name.text == "data":
-        card = Card("reader", "data", "labels found in the data", _DATA_OPTIONS)
-        options = context.options(card, source.arguments, source.span)
-        context.label_sets[name] = LabelSet(name, None, "data", options or {}, node.name.span)
+        given = options(context, _FROM_DATA, source.arguments, source.name.span)
+        context.label_sets[name] = LabelSet(name, None, "data", given or {}, node.name.span)
         return
-    entry = context.names.find(source.name, "net")
-    if entry is None:
+    entry = context.names.table.get(source.name.text)
+    if source.name.text in context.names.poisoned:
         context.names.poison(name)
         return
+    if entry is None or entry.kind != "net":
+        guess = did_you_mean(source.name.text, ["data", *context.names.of_kind("net")])
+        remedy = f"did you mean `{guess}`?" if guess else ""
+        notes = context.declared_here(source.name.text)
+        context.complain("E0109", source.name.span, name=source.name.text, notes=notes, help=remedy or None)
+        context.names.poison(name)
+        return
+    context.names.used.add(source.name.text)
     context.label_sets[name] = LabelSet(name, None, source.name.text, {}, node.name.span)
+
+
+def check_label_source(context: Context, node: t.LabelsDecl) -> None:
+    """Check that a network brings labels of its own, once it is known."""
+    source = node.members
+    if not isinstance(source, t.LabelSource) or source.name.text not in context.nets or not is_first(context, node.name):
+        return
+    net = context.nets[source.name.text]
+    notes = context.declared_here(net.name)
+    if net.role != "masked" or net.selection.name not in ("transformers", "python"):
+        remedy = "only `transformers` and `python` networks with masked conditionals bring their own labels"
+        context.complain("E0109", source.name.span, name=net.name, notes=notes, help=remedy)
+    elif source.arguments:
+        remedy = "leave the options out: the network says what its labels are"
+        at = source.arguments[0].span
+        context.complain("E0405", at, card=net.name, count="no options", help=remedy, notes=notes)
 
 
 # ------------------------------------------------------------------------------------------------------------------ dims
@@ -126,15 +153,14 @@ def dim_decl(context: Context, node: t.DimDecl) -> None:
     for item in node.items:
         if not is_first(context, item.name):
             continue
-        size: int | None = None
-        if item.size is not None:
-            if not isinstance(item.size.value, int) or not 1 <= item.size.value <= 10**9:
-                context.complain("E0111", item.size.span, name=item.name.text, found=item.size.text)
-                context.names.poison(item.name.text)
-                continue
-            size = item.size.value
+        name, size = item.name.text, item.size.value if item.size else None
+        if item.size is not None and not (isinstance(size, int) and 1 <= size <= LARGEST_DIM):
+            context.complain("E0111", item.size.span, name=name, found=item.size.text, limit=LARGEST_DIM)
+            context.names.poison(name)
+            continue
         within = item.within.text if item.within else None
-        context.dims[item.name.text] = Dim(item.name.text, item.kind, size, within, item.name.span)
+        fixed = size if isinstance(size, int) else None
+        context.dims[name] = Dim(name, item.kind, fixed, within, item.name.span)
 
 
 def check_nested_dims(context: Context, node: t.DimDecl) -> None:
@@ -142,12 +168,17 @@ def check_nested_dims(context: Context, node: t.DimDecl) -> None:
     for item in node.items:
         if item.within is None or item.name.text not in context.dims:
             continue
-        entry = context.names.find(item.within, "dim")
-        outer = context.dims.get(item.within.text)
-        if entry is not None and outer is not None and (outer.kind not in ("observed", "fixed") or outer.name == item.name.text):
-            note = Note(f"`{outer.name}` is declared here", outer.span)
-            kind = "the same dim" if outer.name == item.name.text else f"a {outer.kind} dim"
-            context.complain("E0110", item.within.span, name=item.name.text, within=outer.name, kind=kind, notes=[note])
+        name, within = item.name.text, item.within.text
+        outer = context.dims.get(within)
+        found_outer = context.names.find(item.within, "dim") is not None and outer is not None
+        if found_outer and outer is not None and outer.kind in ("observed", "fixed"):
+            continue
+        if found_outer and outer is not None:
+            kind = "itself" if within == name else f"a {outer.kind} dim"
+            notes = [] if within == name else context.declared_here(within)
+            context.complain("E0110", item.within.span, name=name, within=within, kind=kind, notes=notes)
+        context.names.poison(name)
+        del context.dims[name]
 
 
 # ------------------------------------------------------------------------------------------------ inputs and variables
@@ -165,17 +196,24 @@ def input_decl(context: Context, node: t.InputDecl) -> None:
 
 
 def _edge_type(context: Context, node: t.Type) -> EdgeType | None:
-    ends = [context.names.find(parameter, "dim") for parameter in node.parameters]
     if len(node.parameters) < 2:
         context.complain("E0203", node.span, problem="it needs the dims of at least two ends")
         return None
     if len(node.axes) != 1 or node.axes[0].extent.name is None or node.axes[0].extent.offset:
-        context.complain("E0203", node.span, problem="it has one axis, the dim that counts the edges")
+        context.complain("E0203", node.span, problem="its one axis is the dim that counts the edges")
         return None
-    over = context.names.find(node.axes[0].extent.name, "dim")
-    if over is None or any(end is None for end in ends):
+    idents = [*node.parameters, node.axes[0].extent.name]
+    found_all = [context.names.find(ident, "dim") is not None for ident in idents]
+    if not all(found_all):
         return None
-    return EdgeType(tuple(end.name for end in ends if end), over.name)
+    for ident in idents:
+        dim = context.dims.get(ident.text)
+        if dim is not None and dim.kind not in ("observed", "fixed"):
+            problem = f"`{dim.name}` is a {dim.kind} dim"
+            context.complain("E0203", ident.span, problem=problem, notes=context.declared_here(dim.name))
+            return None
+    *ends, over = (ident.text for ident in idents)
+    return EdgeType(tuple(ends), over)
 
 
 def variable_decl(context: Context, node: t.VariableDecl) -> None:
@@ -184,152 +222,98 @@ def variable_decl(context: Context, node: t.VariableDecl) -> None:
         return
     name, kind = node.name.text, node.kind
     made = context.tensor_type(node.type)
-    if made is None or not _variable_type(context, node, made):
+    sound, readout = _readout(context, node)
+    if made is None or not sound or not _variable_type(context, node, made):
         context.names.poison(name)
         return
-    readout = _readout(context, node, made) if node.readout else None
     context.variables[name] = Variable(name, kind, made, readout, node.name.span)
 
 
 def _variable_type(context: Context, node: t.VariableDecl, made: TensorType) -> bool:
     name, kind = node.name.text, node.kind
-    if kind == "field":
-        if made.element != REAL:
-            context.complain("E0207", node.type.span, kind="field", name=name, expected="`real` elements", found=made)
-            return False
-        return True
-    if made.element == REAL:
-        context.complain("E0207", node.type.span, kind=kind, name=name, expected="a label set as elements", found=made,
-                         help="use `field` for real values")  # fmt: skip
+    if (kind == "field") != (made.element == REAL):
+        expected = "`real` elements" if kind == "field" else "labels as elements"
+        remedy = "use `output` for labels" if kind == "field" else "use `field` for real values"
+        context.complain("E0207", node.type.span, kind=kind, name=name, expected=expected, found=made, help=remedy)
         return False
     for axis_node, axis in zip(node.type.axes, made.axes, strict=True):
-        if axis.extent.kind != "dim" or axis.extent.offset:
+        if kind != "field" and (axis.extent.kind != "dim" or axis.extent.offset):
             context.complain("E0206", axis_node.span, kind=kind, name=name, extent=axis.extent)
             return False
     return True
 
 
-def _readout(context: Context, node: t.VariableDecl, made: TensorType) -> Readout | None:
-    assert node.readout is not None
+def _readout(context: Context, node: t.VariableDecl) -> tuple[bool, Readout | None]:
+    """Whether the read-out is sound by itself, and what it is; most variables have none."""
+    if node.readout is None:
+        return True, None
+    if node.kind != "output":
+        problem = f"only an output is read out of a field, and `{node.name.text}` is a {node.kind}"
+        context.complain("E0223", node.readout.span, problem=problem)
+        return False, None
     field = context.names.find(node.readout.field, "field")
     over = context.names.find(node.readout.over, "labels")
-    if field is None or over is None:
-        return None
-    return Readout(field.name, over.name)
+    return (True, Readout(field.name, over.name)) if field and over else (False, None)
 
 
 def check_readout(context: Context, node: t.VariableDecl) -> None:
     """Check that a read-out has the type of its output, once the field is known."""
     variable = context.variables.get(node.name.text)
-    if variable is None or variable.readout is None or node.readout is None:
+    if variable is None or variable.readout is None or node.readout is None or not is_first(context, node.name):
         return
-    field = context.variables.get(variable.readout.field)
+    field, over = context.variables.get(variable.readout.field), variable.readout.over
     if field is None:
         return
-    over = variable.readout.over
     labels = [axis for axis in field.type.label_axes if axis.extent.name == over]
     remaining = TensorType(over, tuple(axis for axis in field.type.axes if axis not in labels))
-    problem = ""
     if len(labels) != 1:
-        problem = f"`{field.name}` has {len(labels)} axes over `{over}`"
+        problem = f"`{field.name}` is `{field.type}`, which has {'several axes' if labels else 'no axis'} over `{over}`"
     elif remaining.without_roles() != variable.type.without_roles():
-        problem = f"it gives `{remaining}`"
-    if problem:
-        note = Note(f"`{field.name}` is declared here", field.span)
-        context.complain("E0223", node.readout.span, field=field.name, over=over, expected=variable.type, problem=problem, notes=[note])
-
-
-# ---------------------------------------------------------------------------------------------- networks and parameters
-
-
-def net_decl(context: Context, node: t.NetDecl) -> None:
-    """Check `net`."""
-    if not is_first(context, node.name):
+        problem = f"`argmax {field.name} over {over}` gives `{remaining}`, but `{variable.name}` is `{variable.type}`"
+    else:
         return
-    name = node.name.text
-    selection = context.selection("net", node.call.function, node.call.arguments, node.call.span)
-    declared = _net_type(context, node.type) if node.type else None
-    if selection is None or (node.type is not None and declared is None):
-        context.names.poison(name)
-        return
-    role = getattr(selection.card, "role", "function")
-    if selection.name == "python":
-        if not _python_net(context, node, selection):
-            context.names.poison(name)
-            return
-        if isinstance(declared, StepType):
-            role = "step"
-        elif isinstance(declared, MaskedType):
-            role = "masked"
-    elif declared is not None and role != _declared_role(declared):
-        assert node.type is not None
-        context.complain("E0222", node.type.span, name=name, declared=declared, card=selection.name, found=f"a {role} network")
-    context.nets[name] = Net(name, selection, role, declared, node.name.span)
+    context.complain("E0223", node.readout.span, problem=problem, notes=context.declared_here(field.name))
 
 
-def _declared_role(declared: NetSignature | StepType | MaskedType) -> str:
-    return {NetSignature: "function", StepType: "step", MaskedType: "masked"}[type(declared)]
-
-
-def _python_net(context: Context, node: t.NetDecl, selection: Selection) -> bool:
-    if node.type is None:
-        context.complain("E0221", node.span, name=node.name.text)
-        return False
-    target = str(selection["target"])
-    if not _PYTHON_TARGET.fullmatch(target):
-        context.complain("E0411", node.call.arguments[0].span, target=target)
-        return False
-    return True
-
-
-def _net_type(context: Context, node: t.Signature | t.Type) -> NetSignature | StepType | MaskedType | None:
-    if isinstance(node, t.Signature):
-        inputs = [context.tensor_type(item) for item in node.inputs]
-        output = context.tensor_type(node.output)
-        if output is None or any(item is None for item in inputs):
-            return None
-        return NetSignature(tuple(item for item in inputs if item), output)
-    if node.element.text in ("step", "conditionals") and len(node.parameters) == 1 and not node.axes:
-        labels = context.names.find(node.parameters[0], "labels")
-        if labels is None:
-            return None
-        return StepType(labels.name) if node.element.text == "step" else MaskedType(labels.name)
-    context.complain("E0201", node.span, name=node.element.text, help="write `(Input[T]) -> real[T, Tag]`, `step(Tag)` or `conditionals(Tag)`")
-    return None
+# ------------------------------------------------------------------------------------------------------------ parameters
 
 
 def param_decl(context: Context, node: t.ParamDecl) -> None:
     """Check `param`."""
     if not is_first(context, node.name):
         return
+    name = node.name.text
     made = context.tensor_type(node.type)
-    if made is not None and made.element != REAL:
-        context.complain("E0207", node.type.span, kind="param", name=node.name.text, expected="`real` elements", found=made)
-        made = None
-    if made is not None:
-        for axis_node, axis in zip(node.type.axes, made.axes, strict=True):
-            dim = context.dims.get(axis.extent.name) if axis.extent.kind == "dim" else None
-            if dim is not None and dim.kind != "fixed":
-                note = Note(f"`{dim.name}` is declared here", dim.span)
-                context.complain("E0205", axis_node.span, extent=axis.extent, notes=[note],
-                                 problem=f"a parameter's size must be fixed, and `{dim.name}` is {dim.kind}")  # fmt: skip
-                made = None
-                break
     initial = _initial(context, node)
-    if made is None:
-        context.names.poison(node.name.text)
+    if made is not None and made.element != REAL:
+        facts = {"kind": "param", "name": name, "expected": "`real` elements", "found": made}
+        context.complain("E0207", node.type.span, **facts)
+        made = None
+    if made is None or not _fixed_size(context, node, made):
+        context.names.poison(name)
         return
-    context.params[node.name.text] = Param(node.name.text, made, initial, node.name.span)
+    context.params[name] = Param(name, made, initial, node.name.span)
+
+
+def _fixed_size(context: Context, node: t.ParamDecl, made: TensorType) -> bool:
+    for axis_node, axis in zip(node.type.axes, made.axes, strict=True):
+        dim = context.dims.get(axis.extent.name) if axis.extent.kind == "dim" else None
+        if dim is not None and dim.kind != "fixed":
+            problem = f"a parameter has a fixed size, and `{dim.name}` is {dim.kind}"
+            remedy = "leave the axis out: a tensor without it is shared over positions"
+            notes = context.declared_here(dim.name)
+            context.complain("E0205", axis_node.span, extent=axis.extent, notes=notes, problem=problem, help=remedy)
+            return False
+    return True
 
 
 def _initial(context: Context, node: t.ParamDecl) -> Selection | None:
     if node.initial is None:
         return None
     if constant(node.initial) is not None:
-        name = t.Name(node.initial.span, "constant")
-        return context.selection("init", name, (node.initial,), node.initial.span)
+        return selection(context, "init", t.Name(node.initial.span, "constant"), (node.initial,))
     if isinstance(node.initial, t.Name | t.Call):
-        return context.select("init", node.initial)
-    context.complain("E0403", node.initial.span, option="the initial value", expected="a number or one of zeros, normal, uniform",
-                     found="an expression", help="")  # fmt: skip
+        return select(context, "init", node.initial)
+    expected = "a number, `zeros`, `normal(...)` or `uniform(...)`"
+    context.complain("E0403", node.initial.span, option=node.name.text, expected=expected, found=found(node.initial))
     return None

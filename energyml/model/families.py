@@ -2,54 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
-from energyml.cards import registry
-from energyml.diagnostics import Note, did_you_mean, join_names
+from energyml.cards.options import found
+from energyml.diagnostics import Note, Span, did_you_mean, join_names
+from energyml.model import couplings
 from energyml.model.context import Context
 from energyml.model.declared import Chain, CheckedTerm, Gaussian, Masked, Sequence, Variable
-from energyml.model.expression import Expression, Potential, scalar
+from energyml.model.expression import Expression, scalar
+from energyml.model.names import one_of, with_article
+from energyml.model.scopes import scorable
 from energyml.model.terms import name_term, unknown_label
-from energyml.model.typing import Place, expression
 from energyml.model.types import REAL, Axis, Extent, MaskedType, StepType, TensorType, labels_axis
+from energyml.model.typing import Place, expression, origin
+from energyml.nets.cards import NetRole
 from energyml.syntax import tree as t
 
-# `linear` and `quadratic` are the two halves of `gaussian`, as the text of a graph writes them.
-_OPTIONS = {
-    "chain": ("unary", "pair", "start", "end"),
-    "gaussian": ("unary", "pair", "ridge", "bounded"),
-    "linear": ("unary",),
-    "quadratic": ("pair", "ridge", "bounded"),
-    "sequence": ("step", "given", "normalize", "end"),
-    "masked": ("conditionals", "energy", "given"),
+
+@dataclass(frozen=True)
+class _Family:
+    """What a family takes; `linear` and `quadratic` are the halves of `gaussian` that the text of a graph writes.
+
+    Attributes:
+        options: their keys.
+        required: the one it cannot do without.
+        variables: the kinds of variables that it scores.
+        tensors: the options whose values are tensors.
+        terms: the names of its terms, after the variable and a dot.
+    """
+
+    options: tuple[str, ...]
+    required: str | None
+    variables: tuple[str, ...]
+    tensors: tuple[str, ...]
+    terms: tuple[str, ...] = ()
+
+
+_LABELS = ("output", "latent")
+_CHAIN = ("unary", "pair", "start", "end")
+_FAMILIES: dict[str, _Family] = {
+    "chain": _Family(_CHAIN, "pair", _LABELS, _CHAIN, _CHAIN),
+    "gaussian": _Family(("unary", "pair", "ridge", "bounded"), "unary", ("field",), ("unary", "ridge"), ("unary", "pair")),
+    "linear": _Family(("unary",), "unary", ("field",), ("unary",)),
+    "quadratic": _Family(("pair", "ridge", "bounded"), None, ("field",), ("ridge",)),
+    "sequence": _Family(("step", "given", "normalize", "end"), "step", _LABELS, ("given",), ("sequence",)),
+    "masked": _Family(("conditionals", "energy", "given"), "conditionals", _LABELS, ("given",), ("masked",)),
 }
-_REQUIRED = {
-    "chain": ("pair",),
-    "gaussian": ("unary",),
-    "linear": ("unary",),
-    "quadratic": (),
-    "sequence": ("step",),
-    "masked": ("conditionals",),
-}
-_VARIABLES = {
-    "chain": ("output", "latent"),
-    "gaussian": ("field",),
-    "linear": ("field",),
-    "quadratic": ("field",),
-    "sequence": ("output", "latent"),
-    "masked": ("output", "latent"),
-}
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A family statement with its options by key; knows how to complain about them."""
+
+    context: Context
+    node: t.FamilyStmt
+    values: Mapping[str, t.Value]
+
+    def reject(
+        self,
+        option: str,
+        expected: str,
+        given: str,
+        *,
+        span: Span | None = None,
+        remedy: str = "",
+        notes: Iterable[Note] = (),
+    ) -> None:
+        """Report a value that an option does not take."""
+        facts = {"option": option, "family": self.node.kind, "expected": expected, "found": given}
+        self.context.complain("E0325", span or self.values[option].span, help=remedy, notes=notes, **facts)
+
+    def tensor(self, option: str, fits: Callable[[TensorType], bool], *allowed: TensorType) -> Expression | None:
+        """The tensor of an option; its type must fit, and `allowed` says in a message what would."""
+        made = expression(self.context, self.values[option], Place())
+        if made is None or fits(made.type):
+            return made
+        expected = " or ".join(f"`{one}`" for one in allowed)
+        self.reject(option, expected, f"`{made.type}`", notes=origin(self.context, made))
+        return None
+
+    def word(self, option: str, *words: str) -> str | None:
+        """One of a few words; the first is the default."""
+        value = self.values.get(option)
+        if value is None:
+            return words[0]
+        if isinstance(value, t.Name) and value.text in words:
+            return value.text
+        guess = did_you_mean(value.text, words) if isinstance(value, t.Name) else None
+        self.reject(option, join_names(words), found(value), remedy=f"did you mean `{guess}`?" if guess else "")
+        return None
 
 
 def family(context: Context, node: t.FamilyStmt) -> CheckedTerm | None:
     """Check a family statement: its variable, its options, then what they mean."""
     values = _options(context, node)
+    named = _name_terms(context, node)
     variable = _variable(context, node)
     if variable is None or values is None:
+        _look_over(context, node)
         return None
-    check: dict[str, Callable[[Context, t.FamilyStmt, Variable, dict[str, t.Value]], CheckedTerm | None]] = {
+    check: dict[str, Callable[[_Block, Variable], CheckedTerm | None]] = {
         "chain": _chain,
         "gaussian": _gaussian,
         "linear": _linear,
@@ -57,217 +111,220 @@ def family(context: Context, node: t.FamilyStmt) -> CheckedTerm | None:
         "sequence": _sequence,
         "masked": _masked,
     }
-    return check[node.kind](context, node, variable, values)
+    made = check[node.kind](_Block(context, node, values), variable)
+    return made if named else None
 
 
 def _options(context: Context, node: t.FamilyStmt) -> dict[str, t.Value] | None:
-    known = _OPTIONS[node.kind]
+    known = _FAMILIES[node.kind]
     values: dict[str, t.Value] = {}
     sound = True
     for option in node.block.options:
         key = option.key.text
-        if key not in known:
-            guess = did_you_mean(key, known)
-            remedy = f"did you mean `{guess}`?" if guess else f"its options are {join_names(known, 'and')}"
-            context.complain("E0307", option.key.span, family=node.kind, option=key, help=remedy)
-            sound = False
-        elif key in values:
-            context.complain("E0406", option.key.span, option=key)
-            sound = False
-        else:
+        if key in known.options and key not in values:
             values[key] = option.value
-    for key in _REQUIRED[node.kind]:
-        if key not in values and sound:
-            context.complain("E0308", node.span, family=node.kind, option=key)
-            sound = False
+            continue
+        sound = False
+        if key in values:
+            context.complain("E0406", option.key.span, option=key)
+            continue
+        guess = did_you_mean(key, known.options)
+        remedy = f"did you mean `{guess}`?" if guess else f"its options are {join_names(known.options, 'and')}"
+        context.complain("E0307", option.key.span, family=node.kind, option=key, help=remedy)
+    if known.required is not None and known.required not in values and sound:
+        at = Span(node.span.start, node.variable.span.end)
+        context.complain("E0308", at, family=node.kind, option=known.required)
+        sound = False
     return values if sound else None
 
 
+def _name_terms(context: Context, node: t.FamilyStmt) -> bool:
+    """Enter the names of the family's terms; whether none was taken."""
+    given = [option.key.text for option in node.block.options]
+    parts = _FAMILIES[node.kind].terms
+    present = parts if len(parts) == 1 else [part for part in parts if part in given]
+    for part in present:
+        if not name_term(context, f"{node.variable.text}.{part}", node.variable.span):
+            return False
+    return True
+
+
+def _look_over(context: Context, node: t.FamilyStmt) -> None:
+    """Check the tensors of a statement that is at fault elsewhere, for mistakes of their own."""
+    for option in node.block.options:
+        if option.key.text in _FAMILIES[node.kind].tensors:
+            expression(context, option.value, Place())
+
+
 def _variable(context: Context, node: t.FamilyStmt) -> Variable | None:
-    entry = context.names.find(node.variable, "output", "latent", "field")
-    variable = context.variables.get(node.variable.text)
-    if entry is None or variable is None:
+    wanted, name = _FAMILIES[node.kind].variables, node.variable.text
+    if context.names.find(node.variable, "output", "latent", "field") is None or name not in context.variables:
         return None
-    if variable.kind not in _VARIABLES[node.kind]:
-        expected = "a field" if _VARIABLES[node.kind] == ("field",) else "an output or latent"
-        note = Note(f"`{variable.name}` is declared here", variable.span)
-        found = "an output" if variable.kind == "output" else f"a {variable.kind}"
-        context.complain("E0309", node.variable.span, family=node.kind, expected=expected, name=variable.name, found=found, notes=[note])
+    variable = context.variables[name]
+    notes = context.declared_here(name)
+    if variable.kind not in wanted:
+        facts = {"family": node.kind, "expected": one_of(wanted), "name": name, "found": with_article(variable.kind)}
+        context.complain("E0309", node.variable.span, notes=notes, **facts)
+        return None
+    if not scorable(context, node.variable.span, variable):
         return None
     if variable.kind != "field" and len(variable.dims) != 1:
-        note = Note(f"`{variable.name}` is declared here", variable.span)
-        context.complain("E0306", node.variable.span, family=node.kind, name=variable.name, type=variable.type, notes=[note])
+        context.complain("E0306", node.variable.span, family=node.kind, name=name, type=variable.type, notes=notes)
         return None
     return variable
 
 
-def _shaped(
-    context: Context, node: t.FamilyStmt, option: str, value: t.Value, allowed: tuple[TensorType, ...]
-) -> Expression | None:
-    """An expression whose type is one of a few; roles are compared where the allowed type has them."""
-    made = expression(context, value, Place())
-    if made is None:
-        return None
-    for wanted in allowed:
-        if made.type == wanted or (not any(a.role for a in wanted.axes) and made.type.without_roles() == wanted):
-            return made
-    expected = " or ".join(f"`{one}`" for one in allowed)
-    context.complain("E0325", value.span, option=option, family=node.kind, expected=expected, found=f"`{made.type}`")
-    return None
+# ---------------------------------------------------------------------------------------------------------------- chains
 
 
-def _chain(context: Context, node: t.FamilyStmt, variable: Variable, values: dict[str, t.Value]) -> Chain | None:
-    labels, index = variable.type.element, variable.type.axes[0]
-    cell_type = TensorType(REAL, (labels_axis(labels),))
-    pair_axes = (labels_axis(labels, "from"), labels_axis(labels, "to"))
-    gaps = Axis(Extent("dim", index.extent.name, -1))
-    allowed = {
-        "unary": (TensorType(REAL, (Axis(index.extent), labels_axis(labels))), cell_type),
-        "pair": (TensorType(REAL, pair_axes), TensorType(REAL, (gaps, *pair_axes))),
-        "start": (cell_type,),
-        "end": (cell_type,),
-    }
-    made = {key: _shaped(context, node, key, value, allowed[key]) for key, value in values.items()}
-    named = [name_term(context, f"{variable.name}.{key}", node.variable.span) for key in values]
-    if any(one is None for one in made.values()) or not all(named):
+def _chain(block: _Block, variable: Variable) -> Chain | None:
+    labels, index = labels_axis(variable.type.element), Axis(variable.type.axes[0].extent)
+    cell = TensorType(REAL, (labels,))
+    cells = TensorType(REAL, (index, labels))
+    values = block.values
+    unary = block.tensor("unary", lambda made: made.without_roles() in (cell, cells), cells) if "unary" in values else None
+    pair = _pair(block, variable)
+    start, end = (
+        block.tensor(key, lambda made: made.without_roles() == cell, cell) if key in values else None
+        for key in ("start", "end")
+    )
+    parts = {"unary": unary, "pair": pair, "start": start, "end": end}
+    if pair is None or any(parts[key] is None for key in values):
         return None
-    pair = cast("Expression", made["pair"])
-    return Chain(variable.name, made.get("unary"), pair, made.get("start"), made.get("end"), node.span)
+    return Chain(variable.name, unary, pair, start, end, block.node.span)
+
+
+def _pair(block: _Block, variable: Variable) -> Expression | None:
+    """The transitions: `real[from: Tag, to: Tag]`, shared over positions or with one table for each gap."""
+    labels = variable.type.element
+    gaps = Axis(Extent("dim", variable.dims[0], -1))
+    ends = (labels_axis(labels, "from"), labels_axis(labels, "to"))
+    shared, each = TensorType(REAL, ends), TensorType(REAL, (gaps, *ends))
+
+    def fits(made: TensorType) -> bool:
+        lead, tables = made.axes[:-2], made.axes[-2:]
+        return tuple(Axis(axis.extent) for axis in lead) in ((), (gaps,)) and tables in (ends, ends[::-1])
+
+    return block.tensor("pair", fits, shared, each)
 
 
 # --------------------------------------------------------------------------------------------------------------- fields
 
 
-def _gaussian(context: Context, node: t.FamilyStmt, variable: Variable, values: dict[str, t.Value]) -> Gaussian | None:
-    linear = _linear(context, node, variable, values)
-    quadratic = _quadratic(context, node, variable, values)
-    named = [name_term(context, f"{variable.name}.{key}", node.variable.span) for key in ("unary", "pair") if key in values]
-    if linear is None or quadratic is None or not all(named):
+def _gaussian(block: _Block, variable: Variable) -> Gaussian | None:
+    linear, quadratic = _linear(block, variable), _quadratic(block, variable)
+    return None if linear is None or quadratic is None else replace(quadratic, unary=linear.unary)
+
+
+def _linear(block: _Block, variable: Variable) -> Gaussian | None:
+    wanted = variable.type.without_roles()
+    unary = block.tensor("unary", lambda made: made.without_roles() == wanted, variable.type)
+    return None if unary is None else Gaussian(variable.name, unary, (), scalar(1.0), True, block.node.span)
+
+
+def _quadratic(block: _Block, variable: Variable) -> Gaussian | None:
+    number = TensorType(REAL)
+    pair = couplings.read(block.context, block.values["pair"], variable) if "pair" in block.values else ()
+    ridge = block.tensor("ridge", lambda made: made == number, number) if "ridge" in block.values else scalar(1.0)
+    bounded = block.word("bounded", "true", "false")
+    if pair is None or ridge is None or bounded is None:
         return None
-    return replace(quadratic, unary=linear.unary)
-
-
-def _linear(context: Context, node: t.FamilyStmt, variable: Variable, values: dict[str, t.Value]) -> Gaussian | None:
-    unary = _shaped(context, node, "unary", values["unary"], (variable.type.without_roles(),))
-    return None if unary is None else Gaussian(variable.name, unary, (), scalar(1.0), True, node.span)
-
-
-def _quadratic(context: Context, node: t.FamilyStmt, variable: Variable, values: dict[str, t.Value]) -> Gaussian | None:
-    couplings = _couplings(context, node, values["pair"]) if "pair" in values else ()
-    ridge = scalar(1.0) if "ridge" not in values else _shaped(context, node, "ridge", values["ridge"], (TensorType(REAL),))
-    bounded = _word(context, node, "bounded", values, ("true", "false"))
-    if couplings is None or ridge is None or bounded is None:
-        return None
-    return Gaussian(variable.name, scalar(0.0), couplings, ridge, bounded == "true", node.span)
-
-
-def _couplings(context: Context, node: t.FamilyStmt, value: t.Value) -> tuple[Expression, ...] | None:
-    parts: tuple[t.Value, ...] = (value,)
-    if isinstance(value, t.Chained):
-        if any(operator != "+" for operator in value.operators):
-            context.complain("E0325", value.span, option="pair", family=node.kind, expected="couplings joined by `+`", found="another operator")
-            return None
-        parts = value.operands
-    made: list[Expression] = []
-    for part in parts:
-        one = expression(context, part, Place(potentials=True))
-        if one is None:
-            return None
-        card = registry.find("potential", one.potential) if isinstance(one, Potential) else None
-        if not getattr(card, "coupling", False):
-            known = [card.name for card in registry.every("potential") if getattr(card, "coupling", False)]
-            context.complain("E0325", part.span, option="pair", family=node.kind, expected=f"a coupling: {join_names(known)}", found=f"`{one.type}`")
-            return None
-        made.append(one)
-    return tuple(made)
+    return Gaussian(variable.name, scalar(0.0), pair, ridge, bounded == "true", block.node.span)
 
 
 # ------------------------------------------------------------------------------------------------- sequences and masked
 
 
-def _sequence(context: Context, node: t.FamilyStmt, variable: Variable, values: dict[str, t.Value]) -> Sequence | None:
-    step = _network(context, node, "step", values, variable, "step")
-    given = _given(context, values)
-    normalize = _word(context, node, "normalize", values, ("local", "global"))
-    end = _end_label(context, node, variable, values)
-    named = name_term(context, f"{variable.name}.sequence", node.variable.span)
-    if step is None or given is None or normalize is None or end is False or not named:
+def _sequence(block: _Block, variable: Variable) -> Sequence | None:
+    step = _network(block, "step", variable, "step")
+    sound, given = _given(block)
+    normalize = block.word("normalize", "local", "global")
+    ended, end = _end_label(block, variable)
+    if step is None or normalize is None or not sound or not ended or not _attends(block, step, given, variable):
         return None
-    mode = cast("str", normalize)
-    return Sequence(variable.name, step, given, "local" if mode == "local" else "global", cast("str | None", end), node.span)
+    mode = cast("Literal['local', 'global']", normalize)
+    return Sequence(variable.name, step, given, mode, end, block.node.span)
 
 
-def _end_label(
-    context: Context, node: t.FamilyStmt, variable: Variable, values: dict[str, t.Value]
-) -> str | None | bool:
-    """The end label; `None` when there is none and none is needed, False after a complaint."""
+def _end_label(block: _Block, variable: Variable) -> tuple[bool, str | None]:
+    """Whether the end label is sound, and the label; there may be none where the length is given."""
+    context = block.context
+    value = block.values.get("end")
     dim = context.dims.get(variable.dims[0])
-    if "end" not in values:
-        if dim is not None and dim.kind == "free":
-            note = Note(f"`{dim.name}` is declared here", dim.span)
-            context.complain("E0312", node.span, dim=dim.name, name=variable.name, notes=[note])
-            return False
-        return None
-    value = values["end"]
+    if value is None:
+        if dim is None or dim.kind != "free":
+            return True, None
+        at = Span(block.node.span.start, block.node.variable.span.end)
+        context.complain("E0312", at, dim=dim.name, name=variable.name, notes=context.declared_here(dim.name))
+        return False, None
     label = value.value if isinstance(value, t.String) else value.text if isinstance(value, t.Name) else None
     if label is None:
-        context.complain("E0325", value.span, option="end", family=node.kind, expected="a label", found="an expression")
-        return False
+        block.reject("end", "a label", found(value))
+        return False, None
     label_set = context.label_sets.get(variable.type.element)
     if label_set is not None and label_set.labels is not None and label not in label_set.labels:
         unknown_label(context, value.span, label, label_set.name)
+        return False, None
+    return True, label
+
+
+def _attends(block: _Block, step: str, given: tuple[Expression, ...], variable: Variable) -> bool:
+    """Whether what a decoder attends to is there, and runs along the answer where it is aligned with it."""
+    net = block.context.nets[step]
+    attention = net.selection["attention"] or "none"
+    if attention == "none":
+        return True
+    axes = given[0].type.axes if given else ()
+    over = axes[0].extent if axes and axes[0].extent.kind == "dim" else None
+    notes = block.context.declared_here(step)
+    if over is None:
+        at = block.values.get("given", block.values["step"]).span
+        expected = "a tensor whose first axis is a dim"
+        present = f"`{given[0].type}`" if given else "nothing"
+        block.reject("given", f"{expected}, as `{step}` attends to it", present, span=at, notes=notes)
         return False
-    return label
+    if attention == "aligned" and over.name != variable.dims[0]:
+        expected = f"a tensor over `{variable.dims[0]}`, as `{step}` attends to the position that it labels"
+        remedy = "`attention: bahdanau` and `dot` attend to any sequence"
+        block.reject("given", expected, f"`{given[0].type}`", notes=notes, remedy=remedy)
+        return False
+    return True
 
 
-def _masked(context: Context, node: t.FamilyStmt, variable: Variable, values: dict[str, t.Value]) -> Masked | None:
-    net = _network(context, node, "conditionals", values, variable, "masked")
-    given = _given(context, values)
-    energy = _word(context, node, "energy", values, ("raw", "local"))
-    named = name_term(context, f"{variable.name}.masked", node.variable.span)
-    if net is None or given is None or energy is None or not named:
+def _masked(block: _Block, variable: Variable) -> Masked | None:
+    net = _network(block, "conditionals", variable, "masked")
+    sound, given = _given(block)
+    energy = block.word("energy", "raw", "local")
+    if net is None or energy is None or not sound:
         return None
-    return Masked(variable.name, net, "raw" if energy == "raw" else "local", given, node.span)
+    return Masked(variable.name, net, cast("Literal['raw', 'local']", energy), given, block.node.span)
 
 
-def _network(
-    context: Context, node: t.FamilyStmt, option: str, values: dict[str, t.Value], variable: Variable, role: str
-) -> str | None:
-    value = values[option]
+def _network(block: _Block, option: str, variable: Variable, role: NetRole) -> str | None:
+    value, context = block.values[option], block.context
     if not isinstance(value, t.Name):
-        context.complain("E0325", value.span, option=option, family=node.kind, expected="the name of a network", found="an expression")
+        remedy = ""
+        if isinstance(value, t.Call) and value.function.text in context.nets:
+            remedy = f"write `{option}: {value.function.text}`; what it looks at goes into `given:`"
+        block.reject(option, "the name of a network", found(value), remedy=remedy)
         return None
-    if context.names.find(value, "net") is None:
+    if context.names.find(value, "net") is None or value.text not in context.nets:
         return None
-    net = context.nets.get(value.text)
-    if net is None:
-        return None
-    note = Note(f"`{net.name}` is declared here", net.span)
+    net = context.nets[value.text]
+    notes = context.declared_here(net.name)
     if net.role != role:
-        context.complain("E0310", value.span, option=option, expected=role, name=net.name, found=net.role, notes=[note])
+        facts = {"option": option, "expected": role, "name": net.name, "found": net.role}
+        context.complain("E0310", value.span, notes=notes, **facts)
         return None
     if isinstance(net.declared, StepType | MaskedType) and net.declared.labels != variable.type.element:
-        context.complain("E0325", value.span, option=option, family=node.kind, expected=f"a network over `{variable.type.element}`",
-                         found=f"`{net.declared}`", notes=[note])  # fmt: skip
+        block.reject(option, f"a network over `{variable.type.element}`", f"`{net.declared}`", notes=notes)
         return None
     return net.name
 
 
-def _given(context: Context, values: dict[str, t.Value]) -> tuple[Expression, ...] | None:
-    if "given" not in values:
-        return ()
-    made = expression(context, values["given"], Place())
-    return None if made is None else (made,)
-
-
-def _word(
-    context: Context, node: t.FamilyStmt, option: str, values: dict[str, t.Value], words: tuple[str, ...]
-) -> str | None:
-    """One of a few words; the first is the default."""
-    if option not in values:
-        return words[0]
-    value = values[option]
-    if isinstance(value, t.Name) and value.text in words:
-        return value.text
-    context.complain("E0325", value.span, option=option, family=node.kind, expected=join_names(words), found="something else")
-    return None
+def _given(block: _Block) -> tuple[bool, tuple[Expression, ...]]:
+    """Whether what a network is given is sound, and the tensors."""
+    if "given" not in block.values:
+        return True, ()
+    made = expression(block.context, block.values["given"], Place())
+    return made is not None, () if made is None else (made,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from energyml import errors
@@ -10,16 +10,32 @@ from energyml.diagnostics import Diagnostic, Note, Report, Span, did_you_mean, j
 from energyml.syntax import tree as t
 
 BUILT_IN_WORDS = ("real", "edge", "soft", "hard", "true", "false", "step", "conditionals")
+VARIABLES = ("output", "latent", "field")
+MOST_LISTED = 12
 
 _KIND_WORDS = {
-    "labels": "label set", "dim": "dim", "input": "input", "output": "output", "latent": "latent", "field": "field",
-    "net": "network", "param": "parameter", "let": "named tensor", "term": "term", "variable": "variable",
+    "labels": "label set", "latent": "latent variable", "net": "network", "param": "parameter", "let": "named tensor",
+}  # fmt: skip
+_HOW_TO_DECLARE = {
+    "labels": "labels {name} = {{...}}", "dim": "dim {name}", "net": "net {name} = ...", "output": "output {name} : Labels[T]",
+    "input": "input {name} : real[T]", "field": "field {name} : real[H, W]",
 }  # fmt: skip
 
 
 def kind_word(kind: str) -> str:
     """A declaration's kind in a message."""
     return _KIND_WORDS.get(kind, kind)
+
+
+def with_article(word: str) -> str:
+    """`a dim`, `an output`."""
+    return f"an {word}" if word[:1] in "aeiou" else f"a {word}"
+
+
+def one_of(kinds: Sequence[str]) -> str:
+    """`an output, a latent variable or a field`."""
+    words = [with_article(kind_word(kind)) for kind in kinds]
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 @dataclass(frozen=True)
@@ -43,18 +59,20 @@ class Names:
     poisoned: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
 
-    def declare(self, ident: t.Ident, kind: str) -> bool:
+    def declare(self, ident: t.Ident, kind: str) -> None:
         """Enter a name; a second declaration is reported and changes nothing."""
         if ident.text in BUILT_IN_WORDS:
             self.report.add(errors.diagnostic("E0114", ident.span, name=ident.text))
-            return False
+            self.poison(ident.text)
+            return
         known = self.table.get(ident.text)
-        if known is not None:
-            note = Note(f"`{ident.text}` is declared here first", known.span)
-            self.report.add(errors.diagnostic("E0101", ident.span, name=ident.text, notes=[note]))
-            return False
-        self.table[ident.text] = Declared(ident.text, kind, ident.span)
-        return True
+        if known is None:
+            self.table[ident.text] = Declared(ident.text, kind, ident.span)
+            return
+        note = Note(f"`{ident.text}` is first declared here, as {with_article(kind_word(known.kind))}", known.span)
+        self.report.add(errors.diagnostic("E0101", ident.span, name=ident.text, notes=[note]))
+        if known.kind != kind:
+            self.poison(ident.text)  # nobody knows which of the two a use means
 
     def poison(self, name: str) -> None:
         """Silence later messages about a name."""
@@ -67,29 +85,35 @@ class Names:
     def find(self, ident: t.Ident | t.Name, *kinds: str) -> Declared | None:
         """The declaration that a use refers to; problems are reported, `None` is returned."""
         entry = self.table.get(ident.text)
-        if entry is not None and (not kinds or entry.kind in kinds):
-            self.used.add(ident.text)
-            return None if ident.text in self.poisoned else entry
-        if entry is None and ident.text in self.poisoned:
-            return None
-        self.report.add(self._complaint(ident, entry, kinds))
-        return None
-
-    def _complaint(self, ident: t.Ident | t.Name, entry: Declared | None, kinds: Iterable[str]) -> Diagnostic:
-        wanted = [kind_word(kind) for kind in kinds]
         if entry is not None:
             self.used.add(ident.text)
-            note = Note(f"`{ident.text}` is declared here", entry.span)
-            expected = " or ".join(wanted)
-            return errors.diagnostic(
-                "E0103", ident.span, name=ident.text, found=kind_word(entry.kind), expected=expected, notes=[note]
-            )
+        if ident.text in self.poisoned:
+            return None
+        if entry is not None and (not kinds or entry.kind in kinds):
+            return entry
+        self.report.add(self._unknown(ident, kinds) if entry is None else self._wrong_kind(ident, entry, kinds))
+        return None
+
+    def _wrong_kind(self, ident: t.Ident | t.Name, entry: Declared, kinds: Sequence[str]) -> Diagnostic:
+        note = Note(f"`{ident.text}` is declared here", entry.span)
+        found = with_article(kind_word(entry.kind))
+        return errors.diagnostic("E0103", ident.span, name=ident.text, found=found, expected=one_of(kinds), notes=[note])
+
+    def _unknown(self, ident: t.Ident | t.Name, kinds: Sequence[str]) -> Diagnostic:
         candidates = self.of_kind(*kinds) if kinds else list(self.table)
         guess = did_you_mean(ident.text, candidates)
         notes = [Note(f"`{guess}` is declared here", self.table[guess].span)] if guess else []
+        what = "variable" if len(kinds) > 1 and set(kinds) <= set(VARIABLES) else " or ".join(map(kind_word, kinds)) or "name"
         if guess:
-            help_text = f"did you mean `{guess}`?"
+            remedy = f"did you mean `{guess}`?"  # every use has to be mended
         else:
-            help_text = f"declared here: {join_names(candidates, 'and')}" if 0 < len(candidates) <= 12 else ""
-        what = " or ".join(wanted) or "name"
-        return errors.diagnostic("E0102", ident.span, what=what, name=ident.text, help=help_text, notes=notes)
+            remedy = self._candidates(ident.text, candidates, kinds)
+            self.poison(ident.text)  # one declaration mends every use
+        return errors.diagnostic("E0102", ident.span, what=what, name=ident.text, help=remedy, notes=notes)
+
+    @staticmethod
+    def _candidates(name: str, candidates: list[str], kinds: Sequence[str]) -> str:
+        if 0 < len(candidates) <= MOST_LISTED:
+            return f"declared in this file: {join_names(candidates, 'and')}"
+        form = _HOW_TO_DECLARE.get(kinds[0]) if kinds and not candidates else None
+        return f"declare it: `{form.format(name=name)}`" if form else ""

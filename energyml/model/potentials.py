@@ -14,10 +14,12 @@ class PotentialCard(Card):
     Attributes:
         table: usable as the table of a factor, over a scope of two cells of one label set.
         coupling: usable as the `pair` of a Gaussian field.
+        edges: whether it runs along a list of edges, which is given before the weight.
     """
 
     table: bool = False
     coupling: bool = False
+    edges: bool = False
 
 
 CARDS: tuple[PotentialCard, ...] = (
@@ -32,5 +34,5 @@ CARDS: tuple[PotentialCard, ...] = (
     PotentialCard("potential", "lowrank", "field: A Aᵀ over all cells", coupling=True),
     PotentialCard("potential", "smooth", "field: grid Laplacian, constant or per-edge weights", coupling=True),
     PotentialCard("potential", "dense", "field: an explicit symmetric matrix", coupling=True),
-    PotentialCard("potential", "sparse", "field: weights on the edges of a list", coupling=True),
+    PotentialCard("potential", "sparse", "field: weights on the edges of a list", coupling=True, edges=True),
 )

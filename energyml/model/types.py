@@ -89,6 +89,10 @@ class EdgeType:
     ends: tuple[str, ...]
     over: str
 
+    def as_tensor(self) -> TensorType:
+        """The list as an argument of a coupling: one element for each edge."""
+        return TensorType("edge", (dim_axis(self.over),))
+
     def __str__(self) -> str:
         return f"edge({', '.join(self.ends)})[{self.over}]"
 

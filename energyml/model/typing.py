@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from energyml.cards import registry
 from energyml.cards.options import constant, found
-from energyml.diagnostics import Note, Span
+from energyml.diagnostics import Note, Span, join_names
 from energyml.model.context import Context
-from energyml.model.declared import Binding, Edges, Net, NetSignature, Range
+from energyml.model.declared import Net, NetSignature
 from energyml.model.expression import (
-    Affine,
     Apply,
     At,
     Combine,
@@ -23,37 +22,27 @@ from energyml.model.expression import (
     Relaxed,
     scalar,
 )
-from energyml.model.names import kind_word
+from energyml.model.names import Declared, kind_word, with_article
 from energyml.model.potentials import PotentialCard
+from energyml.model.subscripts import Indices, subscripts
 from energyml.model.types import REAL, Axis, EdgeType, TensorType, labels_axis
 from energyml.nets.cards import BadArguments, NetCard
 from energyml.syntax import tree as t
 
-
-@dataclass
-class Indices:
-    """The indices that a term binds: name -> (dim, how much shorter its range is; None for run-time positions)."""
-
-    bound: dict[str, tuple[str, int | None]] = field(default_factory=dict)
-    places: dict[str, Span] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
-
-    def add(self, binding: Binding) -> None:
-        """Enter the indices of a binding."""
-        if isinstance(binding, Range):
-            self.bound[binding.index] = (binding.dim, binding.shrink)
-        else:
-            assert isinstance(binding, Edges)
-            self.bound[binding.index] = (binding.over, 0)
-            for end, dim in zip(binding.ends, binding.dims, strict=True):
-                self.bound[end] = (dim, None)
+NO_INDICES = Indices(bindable=False)
 
 
 @dataclass
 class Place:
-    """Where an expression stands: which indices are bound, which variables may be relaxed, whether potentials are allowed."""
+    """Where an expression stands.
 
-    indices: Indices = field(default_factory=Indices)
+    Attributes:
+        indices: the indices that are bound there.
+        relaxable: the variables that `soft` and `hard` may read.
+        potentials: whether the whole of it may be a potential.
+    """
+
+    indices: Indices = field(default_factory=lambda: NO_INDICES)
     relaxable: tuple[str, ...] = ()
     potentials: bool = False
 
@@ -73,17 +62,40 @@ def expression(context: Context, node: t.Value, place: Place) -> Expression | No
         case t.Group(inner=inner):
             return expression(context, inner, place)
         case t.Signed(operator=operator, operand=operand):
-            inner_value = expression(context, operand, place)
-            if inner_value is None or operator == "+":
-                return inner_value
-            return _combine(context, node.span, (scalar(-1.0), inner_value), ("*",))
+            value = expression(context, operand, place)
+            if value is None or operator == "+":
+                return value
+            return _combine(context, node.span, (scalar(-1.0), value), ("*",), (node.span, operand.span))
         case t.Chained(operands=operands, operators=operators):
-            parts = [expression(context, operand, place) for operand in operands]
-            if any(part is None for part in parts):
+            parts = _all(expression(context, operand, place) for operand in operands)
+            if parts is None:
                 return None
-            return _combine(context, node.span, tuple(cast("list[Expression]", parts)), operators)
+            return _combine(context, node.span, parts, operators, [operand.span for operand in operands])
     context.complain("E0226", node.span, found=found(node))
     return None
+
+
+def _all(parts: Iterable[Expression | None]) -> tuple[Expression, ...] | None:
+    """All expressions, or `None` when any has failed; every one is checked in any case."""
+    made = list(parts)
+    sound = tuple(part for part in made if part is not None)
+    return sound if len(sound) == len(made) else None
+
+
+def origin(context: Context, value: Expression) -> list[Note]:
+    """A note on where a tensor comes from, for a message about its type."""
+    match value:
+        case Reference(name=name) | Apply(net=name):
+            return context.declared_here(name)
+        case At(base=base):
+            return origin(context, base)
+        case Combine(operands=operands):
+            notes = [note for operand in operands for note in origin(context, operand)]
+            return list(dict.fromkeys(notes))
+    return []
+
+
+# ----------------------------------------------------------------------------------------------------------------- names
 
 
 def _name(context: Context, node: t.Name) -> Expression | None:
@@ -91,34 +103,38 @@ def _name(context: Context, node: t.Name) -> Expression | None:
     entry = context.names.find(node)
     if entry is None:
         return None
-    if entry.kind == "input":
-        declared = context.inputs.get(name)
-        if declared is None:
-            return None
-        if isinstance(declared.type, EdgeType):
-            note = Note(f"`{name}` is declared here", entry.span)
-            context.complain("E0219", node.span, name=name, kind="list of edges", notes=[note],
-                             help=f"bind it in an index set: `[e = (i, j) in {name}]`")  # fmt: skip
-            return None
-        return Reference(declared.type, "input", name)
-    if entry.kind == "param":
-        parameter = context.params.get(name)
-        return Reference(parameter.type, "param", name) if parameter else None
+    if entry.kind == "param" and name in context.params:
+        return Reference(context.params[name].type, "param", name)
     if entry.kind == "let":
-        let = context.lets.get(name)
-        if let is None:
-            if name not in context.names.poisoned:
-                context.complain("E0105", node.span, name=name, notes=[Note(f"`{name}` is defined here", entry.span)])
-            return None
-        return Reference(let.value.type, "let", name)
-    note = Note(f"`{name}` is declared here", entry.span)
+        return _let(context, node, entry)
+    if entry.kind == "input" and name in context.inputs:
+        declared = context.inputs[name].type
+        if isinstance(declared, TensorType):
+            return Reference(declared, "input", name)
+        _no_tensor(context, node, "a list of edges", f"bind it in an index set: `[e = (i, j) in {name}]`")
+        return None
     remedy = {
         "net": f"call it: `{name}(...)`",
-        "output": f"scores read a variable through a scope, or as `soft({name})` inside `score`",
-        "latent": f"scores read a variable through a scope, or as `soft({name})` inside `score`",
+        "output": f"a table reads it through its scope; a `score` reads it as `soft({name})`",
+        "latent": f"a table reads it through its scope; a `score` reads it as `soft({name})`",
+        "dim": "sizes are not part of a score",
     }.get(entry.kind, "")
-    context.complain("E0219", node.span, name=name, kind=kind_word(entry.kind), notes=[note], help=remedy)
+    _no_tensor(context, node, with_article(kind_word(entry.kind)), remedy)
     return None
+
+
+def _let(context: Context, node: t.Name, entry: Declared) -> Expression | None:
+    let = context.lets.get(node.text)
+    if let is None:
+        note = Note(f"`{node.text}` is defined here", entry.span)
+        context.complain("E0105", node.span, name=node.text, notes=[note])
+        return None
+    return Reference(let.value.type, "let", node.text)
+
+
+def _no_tensor(context: Context, node: t.Name, kind: str, remedy: str) -> None:
+    notes = context.declared_here(node.text)
+    context.complain("E0219", node.span, name=node.text, kind=kind, notes=notes, help=remedy)
 
 
 # ----------------------------------------------------------------------------------------------------------------- calls
@@ -128,40 +144,40 @@ def _call(context: Context, node: t.Call, place: Place) -> Expression | None:
     name = node.function.text
     if name in ("soft", "hard"):
         return _relaxed(context, node, place)
-    if name not in context.names.table and registry.find("potential", name) is not None:
+    known = name in context.names.table or name in context.names.poisoned
+    if not known and registry.find("potential", name) is not None:
         return _potential(context, node, place)
-    entry = context.names.table.get(name)
-    if entry is None and name not in context.names.poisoned and registry.find("net", name) is not None:
-        context.complain("E0102", node.function.span, what="network", name=name,
-                         help=f"`{name}` is in the catalogue; declare one first: `net {name}1 = {name}(...)`")  # fmt: skip
+    arguments = [expression(context, argument, Place(place.indices, place.relaxable)) for argument in node.positional]
+    if not known and registry.find("net", name) is not None:
+        remedy = f"`{name}` is a kind of network; declare one first: `net f = {name}(...)`"
+        context.complain("E0102", node.function.span, what="network", name=name, help=remedy)
         return None
     if context.names.find(node.function, "net") is None:
-        for argument in node.positional:
-            expression(context, argument, place)
+        return None
+    if node.options:
+        key = node.options[0].key
+        remedy = f"the options of a network stand where it is declared: `net {name} = ...`"
+        context.complain("E0402", key.span, card=name, option=key.text, help=remedy, notes=context.declared_here(name))
         return None
     net = context.nets.get(name)
-    if node.options:
-        context.complain("E0402", node.options[0].key.span, card=name, option=node.options[0].key.text,
-                         help=f"options of a network are given where it is declared: `net {name} = ...`")  # fmt: skip
-        return None
-    parts = [expression(context, argument, place) for argument in node.positional]
-    if net is None or any(part is None for part in parts):
-        return None
-    return _apply(context, node, net, tuple(cast("list[Expression]", parts)))
+    parts = _all(arguments)
+    return None if net is None or parts is None else _apply(context, node, net, parts)
 
 
 def _apply(context: Context, node: t.Call, net: Net, parts: tuple[Expression, ...]) -> Expression | None:
-    note = Note(f"`{net.name}` is declared here", net.span)
+    notes = context.declared_here(net.name)
     if net.role != "function":
-        context.complain("E0219", node.function.span, name=net.name, kind=f"{net.role} network", notes=[note])
+        user = {"step": "`sequence y { step: ... }`", "masked": "`masked y { conditionals: ... }`"}[net.role]
+        _no_tensor(context, node.function, f"a {net.role} network", f"it is used by name, in {user}")
         return None
-    if net.declared is not None:
-        return _apply_declared(context, node, net, parts, note)
     try:
         result = result_type(net, tuple(part.type for part in parts))
     except BadArguments as problem:
-        at = node.positional[problem.position].span if problem.position is not None else node.span
-        context.complain("E0217", at, net=net.name, problem=str(problem), notes=[note])
+        if problem.position is None:
+            context.complain("E0218", node.span, net=net.name, problem=problem, notes=notes)
+        else:
+            at = node.positional[problem.position].span
+            context.complain("E0217", at, net=net.name, problem=problem, notes=notes)
         return None
     return Apply(result, net.name, parts)
 
@@ -169,175 +185,174 @@ def _apply(context: Context, node: t.Call, net: Net, parts: tuple[Expression, ..
 def result_type(net: Net, arguments: tuple[TensorType, ...]) -> TensorType:
     """The type of a function network applied to tensors; raises `BadArguments`."""
     if isinstance(net.declared, NetSignature):
-        wanted = tuple(one.without_roles() for one in net.declared.inputs)
-        if wanted != tuple(one.without_roles() for one in arguments):
-            raise BadArguments(f"takes `{net.declared}`, found ({', '.join(map(str, arguments))})")
-        return net.declared.output
+        return _declared_result(net.declared, arguments)
     card = cast("NetCard", net.selection.card)
     if net.role != "function" or card.result is None:
         raise BadArguments(f"is a {net.role} network and cannot be called")
     return card.result(arguments, net.selection)
 
 
-def _apply_declared(
-    context: Context, node: t.Call, net: Net, parts: tuple[Expression, ...], note: Note
-) -> Expression | None:
-    assert isinstance(net.declared, NetSignature)
-    expected = net.declared.inputs
-    if len(expected) != len(parts):
-        takes = f"{len(expected)} argument{'s' if len(expected) != 1 else ''}"
-        context.complain("E0218", node.span, net=net.name, expected=takes, found=len(parts), notes=[note])
-        return None
-    for wanted, part, argument in zip(expected, parts, node.positional, strict=True):
-        if wanted.without_roles() != part.type.without_roles():
-            context.complain("E0217", argument.span, net=net.name, problem=f"takes `{wanted}`, found `{part.type}`", notes=[note])
-            return None
-    return Apply(net.declared.output, net.name, parts)
+def _declared_result(declared: NetSignature, arguments: tuple[TensorType, ...]) -> TensorType:
+    count = len(declared.inputs)
+    if count != len(arguments):
+        raise BadArguments(f"takes {count} argument{'s' if count != 1 else ''}, found {len(arguments)}")
+    for position, (wanted, argument) in enumerate(zip(declared.inputs, arguments, strict=True)):
+        if wanted.without_roles() != argument.without_roles():
+            raise BadArguments(f"takes `{wanted}`, found `{argument}`", position)
+    return declared.output
 
 
 def _relaxed(context: Context, node: t.Call, place: Place) -> Expression | None:
     word = node.function.text
+    if not place.relaxable:
+        remedy = "a black box over a whole variable is written `score NAME (y) = f(soft(y))`"
+        context.complain("E0315", node.span, problem=f"`{word}` stands only inside `score`", help=remedy)
+        return None
     argument = node.positional[0] if len(node.arguments) == 1 and node.positional else None
-    if not isinstance(argument, t.Name) or not place.relaxable:
-        help_text = "" if place.relaxable else "relaxed labels are read inside `score NAME (y) = ...`"
-        context.complain("E0315", node.span, word=word, help=help_text)
+    if not isinstance(argument, t.Name):
+        problem = f"`{word}` takes the name of one variable of this score"
+        remedy = f"write `{word}({place.relaxable[0]})`"
+        context.complain("E0315", node.span, problem=problem, help=remedy)
         return None
-    if context.names.find(argument, "output", "latent") is None:
+    if context.names.find(argument, "output", "latent") is None or argument.text not in context.variables:
         return None
-    variable = context.variables.get(argument.text)
-    if variable is None:
-        return None
+    variable = context.variables[argument.text]
     if argument.text not in place.relaxable:
-        context.complain("E0324", argument.span, name=argument.text, problem="not listed in the parentheses of this score",
-                         help=f"add it: `({', '.join((*place.relaxable, argument.text))})`")  # fmt: skip
+        remedy = f"add it: `({', '.join((*place.relaxable, argument.text))})`"
+        problem = "not listed in the parentheses of this score"
+        context.complain("E0324", argument.span, name=argument.text, problem=problem, help=remedy)
         return None
+    soft = word == "soft"
     labels = labels_axis(variable.type.element)
-    made = TensorType(REAL, (*variable.type.axes, labels)) if word == "soft" else variable.type
-    return Relaxed(made, argument.text, word == "soft")
+    return Relaxed(TensorType(REAL, (*variable.type.axes, labels)) if soft else variable.type, argument.text, soft)
+
+
+# ------------------------------------------------------------------------------------------------------------ potentials
 
 
 def _potential(context: Context, node: t.Call, place: Place) -> Expression | None:
     name = node.function.text
     card = cast("PotentialCard", registry.find("potential", name))
     if not place.potentials:
-        context.complain("E0227", node.span, name=name, problem="stands for a whole table or coupling, so it cannot be part of a larger expression or argument")
+        _no_part(context, node.span, name)
         return None
-    parts = [expression(context, argument, Place(place.indices)) for argument in node.positional]
-    if node.options or not parts or (len(parts) != 1 and name != "sparse"):
-        context.complain("E0227", node.span, name=name, problem="takes one weight without a key, as in `potts(w)`")
+    if node.options or len(node.positional) != 1 + card.edges:
+        example = f"{name}(link, w)" if card.edges else f"{name}(w)"
+        takes = "a list of edges and a weight" if card.edges else "one weight"
+        context.complain("E0227", node.span, name=name, problem=f"takes {takes}", help=f"write `{example}`")
         return None
-    if any(part is None for part in parts):
+    edges = _edges(context, name, node.positional[0]) if card.edges else None
+    weight = expression(context, node.positional[-1], Place(place.indices))
+    if weight is None or (card.edges and edges is None):
         return None
-    made = tuple(cast("list[Expression]", parts))
-    return Potential(made[0].type, card.name, made)
+    if weight.type.element != REAL:
+        context.complain("E0225", node.positional[-1].span, value=weight, notes=origin(context, weight))
+        return None
+    return Potential(weight.type, name, (edges, weight) if edges else (weight,))
+
+
+def _edges(context: Context, name: str, node: t.Value) -> Expression | None:
+    """The list of edges that a coupling runs along."""
+    if isinstance(node, t.Name):
+        if context.names.find(node, "input") is None or node.text not in context.inputs:
+            return None
+        declared = context.inputs[node.text].type
+        if isinstance(declared, EdgeType):
+            return Reference(declared.as_tensor(), "input", node.text)
+    known = [given.name for given in context.inputs.values() if isinstance(given.type, EdgeType)]
+    remedy = f"the lists of edges are {join_names(known, 'and')}" if known else "declare `input link : edge(T, T)[E]`"
+    context.complain("E0227", node.span, name=name, problem="takes the name of a list of edges first", help=remedy)
+    return None
+
+
+def _no_part(context: Context, span: Span, name: str) -> None:
+    problem = "stands for a whole table or coupling and cannot be part of another expression"
+    remedy = f"scale its weight instead, as in `{name}(2 * w)`, or give it a term of its own"
+    context.complain("E0227", span, name=name, problem=problem, help=remedy)
 
 
 # ------------------------------------------------------------------------------------------------------------ subscripts
 
 
 def _subscript(context: Context, node: t.Subscript, place: Place) -> Expression | None:
-    base = expression(context, node.base, place)
+    base = expression(context, node.base, Place(place.indices, place.relaxable))
     if base is None:
         return None
     axes = base.type.index_axes
     if len(node.indices) > len(axes):
-        context.complain("E0211", node.span, value=base, count=len(axes), given=len(node.indices))
+        too_many(context, node.indices[len(axes)].span, str(base), base.type, origin(context, base))
         return None
-    indices = [index(context, item, axis, place.indices) for item, axis in zip(node.indices, axes, strict=False)]
-    if any(item is None for item in indices):
+    indices = subscripts(context, node.indices, axes, place.indices)
+    if indices is None:
         return None
-    consumed = axes[: len(indices)]
     remaining = list(base.type.axes)
-    for axis in consumed:
+    for axis in axes[: len(indices)]:
         remaining.remove(axis)
-    return At(TensorType(base.type.element, tuple(remaining)), base, tuple(cast("list[Affine]", indices)))
+    return At(TensorType(base.type.element, tuple(remaining)), base, indices)
 
 
-def index(context: Context, node: t.Index, axis: Axis, indices: Indices) -> Affine | None:
-    """Check one index against the axis that it consumes."""
-    dim, longest = axis.extent.name, -axis.extent.offset
-    if node.name is None:
-        if context.dims.get(dim) is not None and context.dims[dim].kind == "nested":
-            context.complain("E0209", node.span, index=node.offset, dim=dim, problem="a nested dim has no common position")
-            return None
-        return Affine(None, node.offset)
-    name = node.name.text
-    if name not in indices.bound:
-        if name not in context.names.poisoned:
-            _unbound(context, node.name, indices)
-        return None
-    indices.used.add(name)
-    over, shrink = indices.bound[name]
-    if over != dim:
-        notes = [Note(f"`{name}` is bound here", indices.places[name])] if name in indices.places else []
-        context.complain("E0212", node.span, index=name, found=over, expected=dim, notes=notes)
-        return None
-    if shrink is None:
-        if node.offset or longest:
-            context.complain("E0209", node.span, index=Affine(name, node.offset), dim=axis.extent,
-                             problem="the end of an edge has no neighbours", help=f"write `{name}`")  # fmt: skip
-            return None
-        return Affine(name)
-    return _in_range(context, node, axis, indices, shrink - longest)
-
-
-def _unbound(context: Context, ident: t.Ident, indices: Indices) -> None:
-    from energyml.diagnostics import did_you_mean
-
-    guess = did_you_mean(ident.text, indices.bound) if indices.bound else None
-    context.complain("E0208", ident.span, index=ident.text, help=f"did you mean `{guess}`?" if guess else None)
-
-
-def _in_range(context: Context, node: t.Index, axis: Axis, indices: Indices, room: int) -> Affine | None:
-    assert node.name is not None
-    name, offset = node.name.text, node.offset
-    if 0 <= offset <= room:
-        return Affine(name, offset)
-    dim = indices.bound[name][0]
-    notes = [Note(f"`{name}` is bound here", indices.places[name])] if name in indices.places else []
-    if offset < 0:
-        problem, help_text = "positions before the first do not exist", f"shift the term: let `{name}` be the earliest position"
-    else:
-        needed = offset - axis.extent.offset
-        problem = f"the last value of `{name}` has no position {offset:+d} on `{axis.extent}`" if offset else f"`{name}` runs past `{axis.extent}`"
-        help_text = f"bind `{name} in {dim}-{needed}`"
-    context.complain("E0209", node.span, index=Affine(name, offset), dim=axis.extent, problem=problem, help=help_text, notes=notes)
-    return None
+def too_many(context: Context, span: Span, value: str, type_: TensorType, notes: list[Note]) -> None:
+    """Report an index without an axis to consume."""
+    count = len(type_.index_axes)
+    has = {0: "no axis that an index could consume", 1: "one axis for indices"}.get(count, f"{count} axes for indices")
+    context.complain("E0211", span, value=value, type=type_, has=has, notes=notes)
 
 
 # ------------------------------------------------------------------------------------------------------------ arithmetic
 
 
 def _combine(
-    context: Context, span: Span, parts: tuple[Expression, ...], operators: tuple[str, ...]
+    context: Context, span: Span, parts: tuple[Expression, ...], operators: tuple[str, ...], spans: Sequence[Span]
 ) -> Expression | None:
-    for part in parts:
+    for part, at in zip(parts, spans, strict=True):
         if isinstance(part, Potential):
-            context.complain("E0227", span, name=part.potential, problem="cannot be combined with other values here")
+            _no_part(context, at, part.potential)
             return None
         if part.type.element != REAL:
-            context.complain("E0225", span, value=part)
+            context.complain("E0225", at, value=part, notes=origin(context, part))
             return None
+    if all(isinstance(part, Constant) for part in parts):
+        context.complain("E0226", span, found="a number that is not finite")
+        return None
     made = parts[0].type
-    for operator, part in zip(operators, parts[1:], strict=True):
+    for operator, part, at in zip(operators, parts[1:], spans[1:], strict=True):
         whole = joined(made, operator, part.type)
         if whole is None:
-            problem = (
-                "one of them must be a single number" if operator in "*/" else "both need the same axes, as nothing broadcasts"
-            )
-            context.complain("E0220", span, operator=operator, left=made, right=part.type, problem=problem)
+            problem = _why_apart(made, operator, part.type)
+            facts = {"operator": operator, "left": made, "right": part.type, "problem": problem}
+            context.complain("E0220", spans[0].to(at), notes=origin(context, Combine(made, parts, operators)), **facts)
             return None
         made = whole
-    if all(isinstance(part, Constant) for part in parts):
-        context.complain("E0226", span, found="a number out of range")
-        return None
     return Combine(made, parts, operators)
 
 
 def joined(left: TensorType, operator: str, right: TensorType) -> TensorType | None:
     """The type of two tensors joined by an operator, or `None` where they cannot be."""
     if operator in "+-":
-        return left if left.without_roles() == right.without_roles() else None
+        return _same_axes(left, right)
     if not right.axes:
         return left
     return right if not left.axes and operator == "*" else None
+
+
+def _same_axes(left: TensorType, right: TensorType) -> TensorType | None:
+    """Axes of the same extents in the same order, whose roles agree wherever both have one."""
+    if left.without_roles() != right.without_roles():
+        return None
+    pairs = list(zip(left.axes, right.axes, strict=True))
+    if any(one.role and other.role and one.role != other.role for one, other in pairs):
+        return None
+    return TensorType(left.element, tuple(Axis(one.extent, one.role or other.role) for one, other in pairs))
+
+
+def _why_apart(left: TensorType, operator: str, right: TensorType) -> str:
+    if operator == "/":
+        return "the divisor must be a single number"
+    if operator == "*":
+        return "one of them must be a single number"
+    if left.without_roles() == right.without_roles():
+        return "their roles differ"
+    return "both need the same axes, as nothing broadcasts"
+
+
+__all__ = ["BadArguments", "Place", "expression", "joined", "origin", "result_type", "too_many"]

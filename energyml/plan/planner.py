@@ -8,7 +8,7 @@ from typing import cast
 
 from energyml import cards
 from energyml.cards.card import Selection
-from energyml.diagnostics import Report
+from energyml.diagnostics import Report, Span, join_names
 from energyml.errors import diagnostic
 from energyml.model.declared import Choices
 from energyml.objectives.cards import DecoderCard, ObjectiveCard
@@ -119,46 +119,76 @@ def asked(selection: Selection) -> tuple[str, ...]:
 
 
 def objective_refusal(objective: Selection, verdict: Verdict, structure: Structure) -> Refusal | None:
-    """Why an objective cannot be served by a backend on this model."""
-    card = cast("ObjectiveCard | DecoderCard", objective.card)
-    view = getattr(card, "view", None)
-    if view is not None and view not in structure.views:
-        return Refusal(f"it needs {view.value} from every term, and `{structure.lacking.get(view, '?')}` has none")
-    if verdict.refusal is not None:
-        return verdict.refusal
-    missing = [query for query in card.asks if query not in verdict.answers]
-    if missing:
-        return Refusal(f"it asks for {', '.join(missing)}, which `{verdict.selection.name}` does not answer", _who_answers(missing, structure))
-    return None
+    """Why an objective or a decoder cannot be served by a backend on this model."""
+    refusal = _terms_refusal(objective, structure)
+    if refusal is not None or verdict.refusal is not None:
+        return refusal or verdict.refusal
+    missing = [query for query in asked(objective) if query not in verdict.answers]
+    if not missing:
+        return None
+    reason = f"it asks for {', '.join(missing)}, which `{verdict.selection.name}` does not answer"
+    return Refusal(reason, _who_answers(missing, structure))
+
+
+def _terms_refusal(objective: Selection, structure: Structure) -> Refusal | None:
+    """Why an objective that looks at the terms directly cannot, whatever the backend."""
+    view = getattr(objective.card, "view", None)
+    if view is None or view in structure.views:
+        return None
+    return Refusal(f"it needs {view.value} from every term, and `{structure.lacking.get(view, '?')}` has none")
+
+
+def _able(queries: Sequence[str], structure: Structure) -> list[str]:
+    """The backends that could serve the model and answer the queries, whether or not this version can run them."""
+    return [v.selection.name for v in survey(structure) if v.refusal is None and all(q in v.answers for q in queries)]
 
 
 def _who_answers(queries: Sequence[str], structure: Structure) -> str:
-    able = [v.selection.name for v in survey(structure) if v.refusal is None and all(q in v.answers for q in queries)]
-    return f"{', '.join(f'`{name}`' for name in able[:3])} can answer it" if able else "no backend answers it for this model"
+    able = _able(queries, structure)
+    return f"{join_names(able[:3])} can answer it" if able else "no backend answers it for this model"
+
+
+# --------------------------------------------------------------------------------------------------- the file's choices
 
 
 def check_choices(choices: Choices, structure: Structure, report: Report) -> None:
     """Report the file's own choices that cannot work together; what only lacks an implementation is not a mistake."""
-    main = plan(structure, choices.infer).verdict
-    if choices.infer is not None and choices.infer.name != AUTO and main.refusal is not None:
-        report.add(
-            diagnostic("E0409", choices.spans.get("infer"), backend=choices.infer.name, reason=main.refusal.reason, help=main.refusal.alternative)
-        )
-        return
-    explicit = choices.infer is not None and choices.infer.name != AUTO
-    for stage in choices.train:
+    main = _judged(choices.infer, structure)
+    if main is not None and main.refusal is not None:
+        _refused_backend(report, main, choices.spans.get("infer"))
+    for number, stage in enumerate(choices.train):
         own = stage["infer"]
-        verdict = judge(own, structure) if own is not None and own.name != AUTO else main
-        refusal = objective_refusal(stage, verdict, structure) if explicit or own is not None else None
+        verdict = main if own is None else _judged(own, structure)
+        if own is not None and verdict is not None and verdict.refusal is not None:
+            _refused_backend(report, verdict, choices.spans.get(f"train.{number}.infer"))
+            continue
+        refusal = _refused_objective(stage, verdict, structure)
         if refusal is not None:
-            report.add(
-                diagnostic("E0410", choices.spans.get("train"), objective=stage.name, backend=verdict.selection.name,
-                           reason=refusal.reason, help=refusal.alternative)  # fmt: skip
-            )
-    if choices.decode is not None and explicit:
-        refusal = objective_refusal(choices.decode, main, structure)
-        if refusal is not None:
-            report.add(
-                diagnostic("E0410", choices.spans.get("decode"), objective=choices.decode.name, backend=main.selection.name,
-                           reason=refusal.reason, help=refusal.alternative)  # fmt: skip
-            )
+            at = choices.spans.get(f"train.{number}")
+            facts = {"objective": stage.name, "reason": refusal.reason}
+            report.add(diagnostic("E0410", at, help=refusal.alternative, **facts))
+    refusal = _refused_objective(choices.decode, main, structure) if choices.decode is not None else None
+    if choices.decode is not None and refusal is not None:
+        facts = {"decoder": choices.decode.name, "reason": refusal.reason}
+        report.add(diagnostic("E0412", choices.spans.get("decode"), help=refusal.alternative, **facts))
+
+
+def _judged(selection: Selection | None, structure: Structure) -> Verdict | None:
+    """The verdict on a backend that is named; `None` where the planner is free to choose."""
+    return None if selection is None or selection.name == AUTO else judge(selection, structure)
+
+
+def _refused_backend(report: Report, verdict: Verdict, span: Span | None) -> None:
+    assert verdict.refusal is not None
+    facts = {"backend": verdict.selection.name, "reason": verdict.refusal.reason}
+    report.add(diagnostic("E0409", span, help=verdict.refusal.alternative, **facts))
+
+
+def _refused_objective(objective: Selection, verdict: Verdict | None, structure: Structure) -> Refusal | None:
+    """Why an objective cannot be served; a backend that is refused was reported, so only the terms count then."""
+    if verdict is not None and verdict.refusal is None:
+        return objective_refusal(objective, verdict, structure)
+    refusal = _terms_refusal(objective, structure)
+    if refusal is None and verdict is None and not _able(asked(objective), structure):
+        return Refusal(f"it asks for {', '.join(asked(objective))}, which no backend answers for this model")
+    return refusal

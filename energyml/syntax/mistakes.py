@@ -21,6 +21,7 @@ from energyml.grammar.mistakes import GAPS, HINTS, MISTAKES
 from energyml.syntax.separators import CLOSERS, OPENERS
 
 LONGEST_SHOWN = 30
+STATEMENT = "statement"
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _COMMENT_SIGNS = ("//", "/*")
@@ -35,8 +36,10 @@ class Refusal(Exception):
         super().__init__(diagnostic.message)
 
 
-def diagnose(lark: Lark, text: str, start: int, end: int, problem: UnexpectedInput | Refusal) -> Diagnostic:
-    """Say what is wrong with `text[start:end]`, which `lark` could not parse.
+def diagnose(
+    lark: Lark, text: str, start: int, end: int, problem: UnexpectedInput | Refusal, what: str = STATEMENT
+) -> Diagnostic:
+    """Say what is wrong with `text[start:end]`, which `lark` could not parse as a statement, or `what` it should be.
 
     Cost: linear in the length of the range.
     """
@@ -45,7 +48,7 @@ def diagnose(lark: Lark, text: str, start: int, end: int, problem: UnexpectedInp
     if isinstance(problem, UnexpectedCharacters):
         return _bad_character(text, problem.pos_in_stream or start)
     assert isinstance(problem, UnexpectedToken)
-    failure = Failure(lark, text, start, problem, tuple(_tokens(lark, text, start, end)))
+    failure = Failure(lark, text, start, problem, tuple(_tokens(lark, text, start, end)), what)
     for look in _SIGNS:
         diagnostic = look(failure)
         if diagnostic is not None:
@@ -62,6 +65,7 @@ class Failure:
     start: int
     problem: UnexpectedToken
     tokens: tuple[Token, ...]
+    what: str
 
     @property
     def token(self) -> Token:
@@ -100,7 +104,7 @@ class Failure:
     def found(self) -> str:
         """The token as messages show it."""
         if self.at_end:
-            return "the end of the statement"
+            return f"the end of the {self.what}"
         if self.token.type == "COMMA" and self.text[_at(self.token)] != ",":
             return "a line break"
         return _shown(str(self.token))
@@ -220,7 +224,7 @@ def _comment_sign(failure: Failure) -> Diagnostic | None:
 
 def _stray_line(failure: Failure) -> Diagnostic | None:
     """A line after a whole statement that does not start another one."""
-    whole = not failure.before or "$END" in failure.accepts
+    whole = failure.what == STATEMENT and (not failure.before or "$END" in failure.accepts)
     if not whole or not failure.starts_line or _match_brackets(failure.before)[0]:
         return None
     guess = did_you_mean(str(failure.token), grammar.STATEMENT_WORDS)
@@ -348,11 +352,12 @@ def _unfinished(failure: Failure) -> Diagnostic | None:
     """A statement that ends too early."""
     if not failure.at_end:
         return None
-    return errors.diagnostic("E0024", failure.span, expected=_wanted(failure.accepts), help=_hint(failure))
+    wanted = _wanted(failure)
+    return errors.diagnostic("E0024", failure.span, what=failure.what, expected=wanted, help=_hint(failure))
 
 
 def _unexpected(failure: Failure) -> Diagnostic:
-    wanted = _wanted(failure.accepts)
+    wanted = _wanted(failure)
     return errors.diagnostic("E0001", failure.span, found=failure.found, expected=wanted, help=_hint(failure))
 
 
@@ -382,7 +387,7 @@ _CALLED: dict[str, tuple[str, ...]] = {
     "AT_MOST": ("`<=`",), "ARROW": ("`->`",), "DOTS": ("`..`",), "DOT": ("`.`",),
     "LPAR": ("`(`",), "LSQB": ("`[`",), "LBRACE": ("`{`",),
     **{word: (f"`{word.lower()}`",) for word in grammar.SOFT_WORDS},
-    "RPAR": ("`)`",), "RSQB": ("`]`",), "RBRACE": ("`}`",), "$END": ("the end of the statement",),
+    "RPAR": ("`)`",), "RSQB": ("`]`",), "RBRACE": ("`}`",), "$END": ("the end of the {what}",),
 }  # fmt: skip
 _STARTS_VALUE = frozenset({"LPAR", "LSQB", "LBRACE", "NUMBER", "STRING", "IDENT_WORD"})
 _OPERATORS = frozenset({"SUM_OP", "PRODUCT_OP", "CIRCUMFLEX", "ARROW", "DOTS"})
@@ -390,9 +395,10 @@ _CONTINUES_VALUE = _OPERATORS | {"LPAR", "LSQB", "DOT"}
 _ENDS_LIST = frozenset({"COMMA", *CLOSERS})
 
 
-def _wanted(accepts: frozenset[str]) -> str:
+def _wanted(failure: Failure) -> str:
     """The tokens that could stand at a place, in words: `a name, `,` or `)``."""
-    called = [word for kind, words in _CALLED.items() if kind in _summed_up(accepts) for word in words]
+    kinds = _summed_up(failure.accepts)
+    called = [word.replace("{what}", failure.what) for kind in _CALLED if kind in kinds for word in _CALLED[kind]]
     if len(called) <= 1:
         return "".join(called) or "something else"
     return f"{', '.join(called[:-1])} or {called[-1]}"
@@ -431,9 +437,10 @@ _SIGNS: tuple[Callable[[Failure], Diagnostic | None], ...] = (
 
 
 def _tokens(lark: Lark, text: str, start: int, end: int) -> Iterator[Token]:
-    """The tokens of a range, as far as they can be read."""
+    """The tokens of a range, as far as they can be read; `Lark.lex` would build its lexer anew each time."""
+    reading = lark.parse_interactive(TextSlice(text, start, end), start="statements")
     try:
-        yield from lark.lex(TextSlice(text, start, end))
+        yield from reading.lexer_thread.lex(reading.parser_state)  # type: ignore[no-untyped-call]
     except UnexpectedInput:
         return
 

@@ -41,12 +41,22 @@ def parser() -> Lark:
     return grammar.load_parser(Separators())
 
 
+class Unlined(str):
+    """A text without line numbers: Lark would count all lines before a statement, which is quadratic in a file."""
+
+    __slots__ = ()
+
+    def count(self, *_: object) -> int:
+        """No lines, whatever is asked for; spans are offsets, and `Source` finds their lines."""
+        return 0
+
+
 def parse(source: Source, report: Report) -> t.Spec:
     """Parse a file; mistakes go to the report, and what could be read is returned.
 
     Cost: linear in the length of the text.
     """
-    text = source.text
+    text = Unlined(source.text)
     whole = Span(0, len(text))
     if len(text) > LARGEST_FILE:
         report.add(errors.diagnostic("E0010", None, size=len(text), limit=LARGEST_FILE))
@@ -130,7 +140,7 @@ def _parse_start(source: Source, report: Report, start: str) -> list[Any]:
         made = parser().parse(text, start=start)
         return [convert(node) for node in ([made] if start == "value" else made.children)]
     except (UnexpectedInput, Refusal) as problem:
-        report.add(diagnose(parser(), text, 0, len(text), problem))
+        report.add(diagnose(parser(), text, 0, len(text), problem, start.removesuffix("s")))
         return []
 
 

@@ -12,7 +12,7 @@ CLOSERS = {closer: opener for opener, closer in OPENERS.items()}
 # Of the words that are also names, only `in` has a meaning inside brackets: `[t in T]`.
 _ENDS_ITEM = {"IDENT_WORD", "NUMBER", "STRING", "FROM", "FREE", "OVER", "ARGMAX", "THEN", "AND", *CLOSERS}
 _CONTINUES_ITEM = {"IN"}
-_STARTS_ITEM_SYMBOLS = {"NUMBER", "STRING"}
+_STARTS_ITEM_SYMBOLS = {"NUMBER", "STRING", "LBRACE"}
 
 
 def ends_item(token: Token) -> bool:

@@ -146,7 +146,9 @@ def test_spaces_comments_and_order_are_free() -> None:
     assert parse_graph(text.replace("\n", "\r\n")) == graph("skip")
 
 
-HEAD = "graph 1\nlabels Tag = {O, B}\ndim T\noutput y : Tag[T]\nparam u : real[Tag]\nparam W : real[from: Tag, to: Tag]\n"
+HEAD = (
+    "graph 1\nlabels Tag = {O, B}\ndim T\noutput y : Tag[T]\nparam u : real[Tag]\nparam W : real[from: Tag, to: Tag]\n"
+)
 
 
 @pytest.mark.parametrize(

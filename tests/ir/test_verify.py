@@ -79,7 +79,7 @@ def test_names_are_unique() -> None:
     assert problems(made) == ["term `y.start`: 2 terms have this name"]
 
 
-# ---------------------------------------------------------------------------------------------------------- declarations
+# --------------------------------------------------------------------------------------------------------- declarations
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_lets_use_earlier_lets() -> None:
     assert "let `h`: `enc(word)[s]`: the index `s` is not bound" in problems(replace(made, lets=index))
 
 
-# ------------------------------------------------------------------------------------------------------ names and scopes
+# ----------------------------------------------------------------------------------------------------- names and scopes
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,9 @@ def test_nested_dims_need_their_outer_index() -> None:
 def test_offsets_on_shorter_axes() -> None:
     made = graph("ocr")
     term = made.term("y.pair")
-    short = replace(made.inputs["image"], name="g", type=TensorType(REAL, (dim_axis("T", -1), *term.expressions()[0].type.axes)))
+    short = replace(
+        made.inputs["image"], name="g", type=TensorType(REAL, (dim_axis("T", -1), *term.expressions()[0].type.axes))
+    )
     made = replace(made, inputs={**made.inputs, "g": short})
 
     def at(offset: int) -> Graph:
@@ -210,8 +212,14 @@ def test_offsets_on_shorter_axes() -> None:
     [
         (Edges("e", ("i", "j"), "lonk", "E", ("T", "T")), "unknown input `lonk` in `e = (i, j) in lonk`"),
         (Edges("e", ("i", "j"), "x", "E", ("T", "T")), "`x` is `real[T, 4]`, no list of edges"),
-        (Edges("e", ("i", "j"), "link", "E", ("T", "E")), "`link` is `edge(T, T)[E]`, but it is bound as `edge(T, E)[E]`"),
-        (Edges("e", ("i", "j"), "link", "T", ("T", "T")), "`link` is `edge(T, T)[E]`, but it is bound as `edge(T, T)[T]`"),
+        (
+            Edges("e", ("i", "j"), "link", "E", ("T", "E")),
+            "`link` is `edge(T, T)[E]`, but it is bound as `edge(T, E)[E]`",
+        ),
+        (
+            Edges("e", ("i", "j"), "link", "T", ("T", "T")),
+            "`link` is `edge(T, T)[E]`, but it is bound as `edge(T, T)[T]`",
+        ),
         (Edges("e", ("i",), "link", "E", ("T", "T")), "`e = (i) in link` has ends: 1, dims: 2"),
         (Edges("e", ("e", "j"), "link", "E", ("T", "T")), "the index `e` is bound twice"),
     ],
@@ -221,11 +229,13 @@ def test_edges(binding: Edges, expected: str) -> None:
 
 
 def test_the_end_of_an_edge_has_no_neighbours() -> None:
-    found = term_problems("tree", "link_score", scope=(cell(Affine("i"), role="head"), cell(Affine("j", 1), role="tail")))
+    found = term_problems(
+        "tree", "link_score", scope=(cell(Affine("i"), role="head"), cell(Affine("j", 1), role="tail"))
+    )
     assert found == ["`tail: y[j+1]`: `j+1` leaves `T`"]
 
 
-# ----------------------------------------------------------------------------------------------------------- expressions
+# ---------------------------------------------------------------------------------------------------------- expressions
 
 WORD = Reference(TensorType("Word", (dim_axis("T"),)), "input", "word")
 LSTM = Apply(TensorType(REAL, (dim_axis("T"), labels_axis("Tag"))), "lstm", (WORD,))
@@ -285,7 +295,7 @@ def test_potentials_need_two_cells() -> None:
     assert "`potts` needs a scope of two cells over one label set" in term_problems("ising", "down", scope=scope)
 
 
-# ---------------------------------------------------------------------------------------------------------------- bodies
+# --------------------------------------------------------------------------------------------------------------- bodies
 
 
 def body_problems(spec: str, name: str, **changes: Any) -> list[str]:
@@ -325,7 +335,14 @@ def test_bodies(spec: str, name: str, changes: dict[str, Any], expected: str) ->
 
 
 @pytest.mark.parametrize(
-    ("spec", "name"), [("sequence", "out.sequence"), ("field", "s.unary"), ("field", "s.pair"), ("masked", "y.masked"), ("python", "rule")]
+    ("spec", "name"),
+    [
+        ("sequence", "out.sequence"),
+        ("field", "s.unary"),
+        ("field", "s.pair"),
+        ("masked", "y.masked"),
+        ("python", "rule"),
+    ],
 )
 def test_terms_over_whole_variables(spec: str, name: str) -> None:
     variable = graph(spec).term(name).variables[0]
@@ -333,7 +350,9 @@ def test_terms_over_whole_variables(spec: str, name: str) -> None:
     assert term_problems(spec, name, scope=indexed) == [f"its scope must be the whole of `{variable}`"]
     dim = next(iter(graph(spec).dims))
     kind = graph(spec).term(name).kind
-    assert term_problems(spec, name, domain=(Range("t", dim),)) == [f"a {kind} term is added once, but it has an index set"]
+    assert term_problems(spec, name, domain=(Range("t", dim),)) == [
+        f"a {kind} term is added once, but it has an index set"
+    ]
 
 
 def test_function_networks_are_applied_and_others_are_not() -> None:

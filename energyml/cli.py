@@ -1,0 +1,342 @@
+"""The command line: thin commands over the public API.
+
+Exit codes: 0 fine; 1 the spec, the data or the request has a mistake, which is shown; 2 a file cannot be read or written, or the
+command line itself is wrong; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from energyml.diagnostics import EnergyError, Report, Source, SpecError, did_you_mean, render_all, render_json
+from energyml.driver import Compiled, SpecFileError, analyse, compile_source, read_source
+
+app = typer.Typer(
+    name="energyml",
+    help="A small language for energy-based structured prediction: check, explain and run spec files.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Specs = Annotated[list[str], typer.Argument(help="Spec files; `-` reads standard input.", show_default=False)]
+Spec = Annotated[str, typer.Argument(help="A spec file; `-` reads standard input.", show_default=False)]
+Sizes = Annotated[list[str] | None, typer.Option("--size", help="The size of a dim, as in `--size T=50`; repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def _source(name: str) -> Source:
+    if name == "-":
+        return Source("<stdin>", sys.stdin.read().removeprefix("\ufeff").replace("\r\n", "\n"))
+    return read_source(name)
+
+
+def _sizes(given: list[str] | None) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for item in given or []:
+        name, equal, value = item.partition("=")
+        if not equal or not value.isdecimal() or len(value) > 9:
+            raise typer.BadParameter(f"expected NAME=NUMBER, found `{item}`", param_hint="--size")
+        sizes[name] = int(value)
+    return sizes
+
+
+def _checked_sizes(compiled: Compiled, given: list[str] | None) -> dict[str, int]:
+    sizes = _sizes(given)
+    for name in sizes:
+        if name not in compiled.graph.dims:
+            guess = did_you_mean(name, compiled.graph.dims)
+            hint = f"; did you mean `{guess}`?" if guess else f"; it has: {', '.join(compiled.graph.dims)}"
+            raise typer.BadParameter(f"the spec has no dim `{name}`{hint}", param_hint="--size")
+    return sizes
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise SpecFileError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
+
+
+@app.command()
+def check(files: Specs, as_json: AsJson = False) -> None:
+    """Check spec files and show every mistake with its place and its likely fix."""
+    failed, unreadable, reports = False, False, []
+    for name in files:
+        try:
+            source = _source(name)
+        except SpecFileError as problem:
+            typer.echo(f"energyml: {problem}", err=True)
+            unreadable = True
+            continue
+        report = analyse(source)[1]
+        failed = failed or bool(report.errors)
+        reports.append(report)
+    _show_reports(reports, as_json)
+    raise typer.Exit(2 if unreadable else int(failed))
+
+
+def _show_reports(reports: list[Report], as_json: bool) -> None:
+    if as_json:
+        data = [json.loads(render_json(report.source, report.ordered())) for report in reports]
+        typer.echo(json.dumps(data, indent=2))
+        return
+    for report in reports:
+        _show(render_all(report.source, report.ordered()), err=bool(report.errors))
+
+
+_STYLES = (("error[", "bold red"), ("warning[", "bold yellow"), ("note:", "blue"), ("help:", "cyan"))
+
+
+def _show(text: str, err: bool) -> None:
+    """Print diagnostics, in colour on a terminal."""
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty() or os.environ.get("NO_COLOR"):
+        typer.echo(text, err=err)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    drawn = Text(text)
+    for prefix, style in _STYLES:
+        drawn.highlight_regex(rf"(?m)^{re.escape(prefix)}[^\n]*", style)
+    drawn.highlight_regex(r"(?m)^ *\| *\^+[^\n]*", "red")
+    drawn.highlight_regex(r"(?m)^ *(--> [^\n]*|\d+ \||\|)", "dim")
+    Console(file=stream, highlight=False, soft_wrap=True).print(drawn)
+
+
+@app.command()
+def fmt(
+    files: Specs,
+    only_check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if a file would change.")] = False,
+) -> None:
+    """Format spec files in place (standard input to standard output)."""
+    from energyml.syntax.formatter import format_text
+
+    changed = 0
+    for name in files:
+        source = _source(name)
+        formatted = format_text(source.text, source.name)
+        if name == "-":
+            if not only_check:
+                typer.echo(formatted, nl=False)
+            changed += formatted != source.text
+        elif formatted.encode() != Path(name).read_bytes():
+            changed += 1
+            typer.echo(f"{'would change' if only_check else 'formatted'} {name}")
+            if not only_check:
+                _write(Path(name), formatted)
+    raise typer.Exit(int(only_check and changed > 0))
+
+
+def _stage(value: str | None) -> str | None:
+    from energyml.explain import STAGES
+
+    if value is not None and value not in STAGES:
+        raise typer.BadParameter(f"expected one of {', '.join(STAGES)}, found `{value}`")
+    return value
+
+
+@app.command()
+def explain(
+    file: Spec,
+    stage: Annotated[str | None, typer.Option(help="Only one stop of the road: tree, model, ir or plan.", callback=_stage)] = None,
+    size: Sizes = None,
+    infer: Annotated[str | None, typer.Option(help="Explain another backend than the file's own.")] = None,
+) -> None:
+    """Show the model after checking, its structure, the plan with its cost, and a verdict on every backend."""
+    from energyml.explain import explain as explained
+
+    compiled = _with_infer(compile_source(_source(file)), infer)
+    typer.echo(explained(compiled, stage, _checked_sizes(compiled, size)))  # type: ignore[arg-type]
+
+
+def _with_infer(compiled: Compiled, infer: str | None) -> Compiled:
+    if infer is None:
+        return compiled
+    from dataclasses import replace
+
+    from energyml.driver import read_choice
+
+    choices = replace(compiled.model.choices, infer=read_choice("backend", infer, compiled.model))
+    return replace(compiled, model=replace(compiled.model, choices=choices))
+
+
+@app.command()
+def graph(
+    file: Spec,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write: .svg or .dot.")],
+    size: Sizes = None,
+) -> None:
+    """Draw the factor graph: plates for the lifted graph, or every cell when sizes are given."""
+    from energyml.ir import draw
+    from energyml.ir.ground import Instance, ground
+
+    if output.suffix not in (".svg", ".dot"):
+        raise typer.BadParameter(f"the name must end in .svg or .dot, found `{output}`", param_hint="-o")
+    compiled = compile_source(_source(file))
+    sizes = _checked_sizes(compiled, size)
+    if sizes:
+        cells = ground(compiled.graph, Instance(sizes))
+        text = draw.grounded_svg(cells) if output.suffix == ".svg" else draw.grounded_dot(cells)
+    else:
+        text = draw.lifted_svg(compiled.graph) if output.suffix == ".svg" else draw.lifted_dot(compiled.graph)
+    _write(output, text)
+    typer.echo(f"wrote {output}")
+
+
+@app.command()
+def info(file: Spec, size: Sizes = None) -> None:
+    """Print the model as JSON: declarations, terms, structure, choices, backends."""
+    from energyml.explain import info as described
+
+    compiled = compile_source(_source(file))
+    typer.echo(json.dumps(described(compiled, _checked_sizes(compiled, size)), indent=2))
+
+
+@app.command()
+def new(
+    family: Annotated[str, typer.Argument(help="chain, grid, tree, field, sequence, masked or global.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write; standard output when left out.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a commented starter spec for a family of scores."""
+    from energyml.starters import STARTERS
+
+    text = STARTERS.get(family)
+    if text is None:
+        guess = did_you_mean(family, STARTERS)
+        hint = f"did you mean `{guess}`?" if guess else f"known: {', '.join(STARTERS)}"
+        raise typer.BadParameter(f"unknown family `{family}`; {hint}")
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    if output.exists() and not force:
+        raise SpecFileError(f"{output}: exists already; give another name, or --force")
+    _write(output, text)
+    typer.echo(f"wrote {output}; next: energyml explain {output}")
+
+
+@app.command("explain-error")
+def explain_error(
+    code: Annotated[str | None, typer.Argument(help="A code such as E0201; all codes when left out.")] = None,
+) -> None:
+    """Show the page of an error code: what it means, an example and its fix."""
+    from energyml.errors import CATALOGUE
+    from energyml.errors.page import page
+
+    if code is None:
+        typer.echo("\n".join(f"{kind.code}  {kind.title}" for kind in sorted(CATALOGUE.values(), key=lambda k: k.code)))
+        return
+    kind = CATALOGUE.get(code.upper())
+    if kind is None:
+        guess = did_you_mean(code.upper(), CATALOGUE)
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise typer.BadParameter(f"unknown error code `{code}`{hint} (`energyml explain-error` lists all)")
+    typer.echo(page(kind))
+
+
+@app.command()
+def infer(
+    file: Spec,
+    backends: Annotated[str | None, typer.Option("--infer", help="One backend or several, as in 'exact, enumerate'.")] = None,
+    query: Annotated[str, typer.Option("--query", help="Queries, separated by commas.")] = "log_partition,map",
+    inputs: Annotated[Path | None, typer.Option("--inputs", help="JSON file: tensors by declared name; random when left out.")] = None,
+    size: Sizes = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="How many random examples.")] = 2,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and random inputs.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Answer queries about a spec with fresh weights, under one backend or several side by side."""
+    from energyml.run import answer_queries, show_answers
+
+    compiled = compile_source(_source(file))
+    answers = answer_queries(compiled, backends, query, inputs, _checked_sizes(compiled, size), batch, seed)
+    typer.echo(json.dumps(answers, indent=2) if as_json else show_answers(answers))
+
+
+@app.command()
+def doctor() -> None:
+    """Show versions, devices and optional extras, and whether anything is missing."""
+    from energyml.doctor import examine
+
+    text, healthy = examine()
+    typer.echo(text)
+    raise typer.Exit(0 if healthy else 1)
+
+
+@app.command()
+def demo() -> None:
+    """Train a small chain on letters drawn here, and read with it under two backends."""
+    from energyml.demo import run
+
+    run(typer.echo)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from energyml import __version__
+
+        typer.echo(f"energyml {__version__}")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)] = False,
+) -> None:
+    """A small language for energy-based structured prediction."""
+
+
+def _guarded(command: Callable[[], Any]) -> int:
+    """Run the application; people see messages, never a traceback."""
+    try:
+        command()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except SpecFileError as problem:
+        typer.echo(f"energyml: {problem}", err=True)
+        return 2
+    except SpecError as problem:
+        _show(str(problem), err=True)
+        return 1
+    except EnergyError as problem:
+        typer.echo(f"energyml: {problem}", err=True)
+        return 1
+    except KeyboardInterrupt:
+        typer.echo("energyml: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as problem:
+        if os.environ.get("ENERGYML_DEBUG"):
+            raise
+        typer.echo(
+            f"energyml: internal error: {type(problem).__name__}: {problem}\n"
+            "This is a defect of energyml; ENERGYML_DEBUG=1 shows where.",
+            err=True,
+        )
+        return 70
+    return 0
+
+
+def main() -> NoReturn:
+    """The entry point of the `energyml` command."""
+    sys.exit(_guarded(app))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,488 @@
+"""`make docs`: writes what can be computed in README.md and docs/, and runs everything else that they show.
+
+    python -m energyml.docgen [--check] [PAGE ...]
+
+Kept up to date in a page, and compared by `--check`:
+
+- what stands between `<!-- generated: NAME -->` and `<!-- end generated -->`: tables from cards, the grammar, errors;
+- the output of every command in a `console exact` block (`first=12` keeps twelve lines, `exit=1` is the expected code);
+- a `text output` block: what the `python` blocks since the last such block have printed.
+
+Run without being compared: `console` blocks, and `python` blocks in order, in one namespace for each page.  An `energy`
+block must check without errors, a `bad` one must not (`bad=E0209`: with this code); blocks with `part=NAME` are checked
+together.  With `file=NAME` a block is written to a file, and not executed.  Each page has a folder and a process of its
+own; the folder holds a copy of examples/.  Without pages, README.md, docs/ and the parser's prepared tables are meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from energyml import cards, errors, grammar
+from energyml.cards.card import Card, CardKind
+from energyml.cards.options import Option
+from energyml.cards.options import show as show_value
+from energyml.diagnostics import EnergyError, Source, render_all
+from energyml.driver import Compiled, check_text, compile_source
+from energyml.model.potentials import PotentialCard
+from energyml.nets.cards import NetCard
+from energyml.objectives.cards import STAGE_OPTIONS, DecoderCard, ObjectiveCard
+from energyml.plan.backend_card import BackendCard
+from energyml.plan.planner import survey
+from energyml.queries import QUERIES, Quality, View
+
+ROOT = Path(__file__).resolve().parent.parent
+WIDTH = "80"  # of a terminal, for the text of `--help`
+
+YES, NOT_YET = "yes", "not yet"
+
+
+class PageError(EnergyError):
+    """A block of a page that does not do what the page says."""
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _option(option: Option) -> str:
+    default = ", required" if option.required else ""
+    if not option.required and option.default is not None:
+        default = f", else `{show_value(option.default, option.type)}`"
+    return f"`{option.name}`: {option.type.describe()}{default}; {option.summary}"
+
+
+def _options(options: Iterable[Option]) -> str:
+    return "<br>".join(_option(option) for option in options) or "none"
+
+
+def _runs(card: Card) -> str:
+    return YES if card.implementation or getattr(card, "any_options", False) else NOT_YET
+
+
+def _plain_cards(kind: CardKind) -> str:
+    rows = [(f"`{card.name}`", card.summary, _options(card.options)) for card in cards.every(kind)]
+    return table(("name", "what it is", "options"), rows)
+
+
+def networks() -> str:
+    """The catalogue of networks."""
+    rows = []
+    for card in cast("list[NetCard]", cards.every("net")):
+        source = f"<br>{card.source}" if card.source else ""
+        role = "function, step or masked" if card.any_options else card.role
+        rows.append((f"`{card.name}`", role, card.summary + source, _options(card.options), _runs(card)))
+    return table(("name", "role", "what it is", "options", "runs today"), rows)
+
+
+def potentials() -> str:
+    """What `potts(w)` and the like are, and where they may stand."""
+    rows = []
+    for card in cast("list[PotentialCard]", cards.every("potential")):
+        places = ["factor"] * card.table + ["`pair` of `gaussian`"] * card.coupling
+        rows.append((f"`{card.name}`", card.summary, ", ".join(places)))
+    return table(("name", "what it is", "where"), rows)
+
+
+def _backends() -> list[BackendCard]:
+    return [card for card in cast("list[BackendCard]", cards.every("backend")) if card.answers]
+
+
+def backends() -> str:
+    """Every backend: what it needs, its options, whether it runs."""
+    rows = []
+    for card in _backends():
+        source = f"<br>{card.source}" if card.source else ""
+        fitting = "; must be trained first" if card.needs_fitting else ""
+        what = card.summary + fitting + source
+        rows.append((f"`{card.name}`", what, card.view.name, _options(card.options), _runs(card)))
+    return table(("name", "what it does", "view", "options", "runs today"), rows)
+
+
+def answers() -> str:
+    """Queries by quality: who answers what, and how well, where the structure allows it."""
+    qualities = [quality for quality in Quality if any(quality in card.answers.values() for card in _backends())]
+    rows = []
+    for query, meaning in QUERIES.items():
+        by_quality = [_code(card.name for card in _backends() if card.answers.get(query) is one) for one in qualities]
+        rows.append((f"`{query}`", meaning, *by_quality))
+    return table(("query", "what it asks", *(quality.value for quality in qualities)), rows)
+
+
+def objectives() -> str:
+    """Objectives, what they ask, and their own options."""
+    rows = []
+    for card in cast("list[ObjectiveCard]", cards.every("objective")):
+        own = [option for option in card.options if option not in STAGE_OPTIONS]
+        asks = _code(card.asks) or (f"nothing; needs the view {card.view.name}" if card.view else "nothing")
+        source = f"<br>{card.source}" if card.source else ""
+        rows.append((f"`{card.name}`", card.summary + source, asks, _options(own), _runs(card)))
+    return table(("name", "what it minimises", "asks", "own options", "runs today"), rows)
+
+
+def stage_options() -> str:
+    """The options that every stage of `train` has."""
+    return table(("option", "takes"), ((f"`{one.name}`", _option(one).partition(": ")[2]) for one in STAGE_OPTIONS))
+
+
+def decoders() -> str:
+    """Decoders and what they ask."""
+    every = cast("list[DecoderCard]", cards.every("decoder"))
+    rows = [(f"`{card.name}`", card.summary, _code(card.asks), _options(card.options)) for card in every]
+    return table(("name", "what it gives", "asks", "options"), rows)
+
+
+def schemes() -> str:
+    """Labelling schemes, with an example of what they forbid."""
+    from energyml.model.schemes import SCHEMES, forbidden_pairs
+
+    rows = []
+    for name, scheme in SCHEMES.items():
+        labels = ["O", *(f"{prefix}-{kind}" for kind in ("X", "Y") for prefix in scheme.prefixes)]
+        pairs = forbidden_pairs(scheme, labels)
+        shown = ", ".join(f"`{a}` `{b}`" for a, b in pairs[:3])
+        rows.append((f"`{name}`", ", ".join(scheme.prefixes), f"{len(pairs)} of {len(labels) ** 2}: {shown}, ..."))
+    return table(("name", "prefixes", "pairs that it forbids, with two types X and Y"), rows)
+
+
+def views() -> str:
+    """Which views each kind of term offers, as the examples have them."""
+    found: dict[str, frozenset[View]] = {}
+    for _, compiled in _examples():
+        found.update({term.kind: term.views for term in compiled.graph.terms})
+    rows = [(f"{view.name}", view.value, ", ".join(kind for kind in found if view in found[kind])) for view in View]
+    return table(("view", "what it gives", "kinds of terms that offer it"), rows)
+
+
+def _examples() -> Iterator[tuple[Path, Compiled]]:
+    for path in sorted((ROOT / "examples").glob("*.energy")):
+        yield path, compile_source(Source(path.name, path.read_text(encoding="utf-8")))
+
+
+def coverage() -> str:
+    """The examples: what each is, and which backends answer `log_partition` about it when they are run here, now."""
+    rows = []
+    for path, compiled in _examples():
+        title = compiled.source.line(1).lstrip("# ").partition(":")[0].rstrip(".")
+        own = compiled.model.choices.infer
+        structure = compiled.structure.describe()
+        facts = structure[:1] if compiled.structure.order else []
+        facts += [fact.partition(":")[0].removeprefix("has ") for fact in structure[1:] if fact.startswith("has ")]
+        link = f"[{path.name}](examples/{path.name})"
+        chosen = f"`{own.name if own else 'auto'}`"
+        rows.append((link, title, "; ".join(facts or structure[:1]), chosen, _code(_running(compiled)) or "none yet"))
+    return table(("spec", "about", "structure", "its `infer`", "backends that run it today"), rows)
+
+
+def _running(compiled: Compiled) -> Iterator[str]:
+    from energyml.run import answer_queries
+
+    sizes = {name: 2 for name, dim in compiled.graph.dims.items() if dim.kind == "observed"}
+    for verdict in survey(compiled.structure):
+        if verdict.serves:
+            try:
+                answer_queries(compiled, verdict.selection.name, "log_partition", None, sizes, 1, 0)
+            except EnergyError:
+                continue
+            yield verdict.selection.name
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+def error_pages() -> str:
+    """Every entry of the catalogue: what it means, a spec that shows it, what the checker says, and the mended spec."""
+    parts: list[str] = []
+    group = ""
+    for kind in sorted(errors.CATALOGUE.values(), key=lambda one: (one.code[1:3], one.code)):
+        if kind.code[1:3] != group:
+            group = kind.code[1:3]
+            parts.append(f"## {_group_title(kind.code)}")
+        parts.append(f"### {kind.code}: {kind.title}")
+        parts += [kind.why] if kind.why else []
+        if kind.bad:
+            flag = "" if kind.severity == "warning" else f" bad={kind.code}"
+            parts += [_fenced(f"energy{flag}", kind.bad), _fenced("text", _verdict(kind.code, kind.bad))]
+        if kind.good:
+            parts += ["Mended:", _fenced("energy", kind.good)]
+    return "\n\n".join(parts)
+
+
+def _group_title(code: str) -> str:
+    modules = [getattr(errors, name) for name in ("syntax", "names", "types", "scores", "choices", "running", "graphs")]
+    for module in modules:
+        if any(kind.code == code for kind in module.KINDS):
+            title = str(module.__doc__).strip().splitlines()[0].partition(": ")[2].rstrip(".")
+            return title[:1].upper() + title[1:]
+    return code
+
+
+def _verdict(code: str, text: str) -> str:
+    report = check_text(text.lstrip("\n"), "spec.energy")
+    if code not in {found.code for found in report.found}:
+        raise PageError(f"the example of {code} does not show it")
+    return render_all(report.source, report.ordered())
+
+
+def _fenced(info: str, text: str) -> str:
+    return f"```{info}\n{text.strip(chr(10))}\n```"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "grammar": lambda: _fenced("lark", grammar.GRAMMAR.read_text(encoding="utf-8")),
+    "networks": networks,
+    "potentials": potentials,
+    "initial values": lambda: _plain_cards("init"),
+    "backends": backends,
+    "answers": answers,
+    "architectures": lambda: _plain_cards("architecture"),
+    "decoders": decoders,
+    "objectives": objectives,
+    "stage options": stage_options,
+    "costs": lambda: _plain_cards("cost"),
+    "mixing": lambda: _plain_cards("mixing"),
+    "optimisers": lambda: _plain_cards("optimizer"),
+    "stop rules": lambda: _plain_cards("stop"),
+    "balances": lambda: _plain_cards("balance"),
+    "readers": lambda: _plain_cards("reader"),
+    "schemes": schemes,
+    "views": views,
+    "coverage": coverage,
+    "errors": error_pages,
+}
+
+_MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end generated -->)", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """A page with its generated parts written anew."""
+
+    def part(match: re.Match[str]) -> str:
+        make = PARTS.get(match[2])
+        if make is None:
+            raise PageError(f"no generated part is called `{match[2]}`; known: {', '.join(PARTS)}")
+        return f"{match[1]}\n{make()}\n\n{match[3]}"
+
+    return _MARKED.sub(part, text)
+
+
+# --------------------------------------------------------------------------------------------------------------- blocks
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the flags after it, its lines, and the line where it starts."""
+
+    fence: str
+    language: str
+    flags: dict[str, str]
+    lines: list[str]
+    number: int
+
+    def text(self) -> str:
+        """What is inside, with a final line break."""
+        return "".join(f"{line}\n" for line in self.lines)
+
+
+def pieces(text: str) -> Iterator[str | Block]:
+    """The lines of a page, with every fenced block as one piece."""
+    opened: Block | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if opened is None and re.match(r"```\w", line):
+            language, *words = line[3:].split()
+            flags = {key: value for key, _, value in (word.partition("=") for word in words)}
+            opened = Block(line, language, flags, [], number)
+        elif opened is not None and line == "```":
+            yield opened
+            opened = None
+        elif opened is not None:
+            opened.lines.append(line)
+        else:
+            yield line
+    if opened is not None:
+        raise PageError(f"the block of line {opened.number} is never closed")
+
+
+@dataclass
+class Page:
+    """One page while it is run, from top to bottom."""
+
+    name: str
+    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    printed: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
+
+    def rewritten(self, text: str) -> str:
+        """Run the page; returns it with the outputs that it shows written anew."""
+        lines: list[str] = []
+        for piece in pieces(text):
+            if isinstance(piece, str):
+                lines.append(piece)
+                continue
+            try:
+                shown = self._block(piece)
+            except Exception as problem:
+                raise PageError(f"{self.name}:{piece.number}: {type(problem).__name__}: {problem}") from problem
+            lines += [piece.fence, *shown, "```"]
+        for name, spec in self.parts.items():
+            self._check(spec, f"{self.name} part={name}", {})
+        return "\n".join(lines) + "\n"
+
+    def _block(self, block: Block) -> list[str]:
+        if "file" in block.flags:
+            path = Path(block.flags["file"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text(), encoding="utf-8")
+        if block.language == "energy":
+            self._energy(block)
+        elif block.language == "python" and "file" not in block.flags:
+            self._python(block)
+        elif block.language == "console":
+            return self._console(block)
+        elif block.language == "text" and "output" in block.flags:
+            shown, self.printed = self.printed.splitlines(), ""
+            return shown
+        return block.lines
+
+    def _energy(self, block: Block) -> None:
+        part = block.flags.get("part")
+        if part is not None:
+            self.parts[part] = self.parts.get(part, "") + block.text()
+        else:
+            self._check(block.text(), f"{self.name}:{block.number}", block.flags)
+
+    def _check(self, spec: str, name: str, flags: dict[str, str]) -> None:
+        report = check_text(spec, name)
+        codes = {found.code for found in report.errors}
+        if "bad" in flags:
+            if not codes or (flags["bad"] and flags["bad"] not in codes):
+                raise PageError(f"expected {flags['bad'] or 'an error'}, found {', '.join(codes) or 'none'}")
+        elif codes:
+            raise PageError(str(render_all(report.source, report.ordered())))
+
+    def _python(self, block: Block) -> None:
+        out = io.StringIO()
+        code = compile("\n" * block.number + block.text(), self.name, "exec")
+        with redirect_stdout(out):
+            exec(code, self.names)
+        self.printed += out.getvalue()
+
+    def _console(self, block: Block) -> list[str]:
+        shown: list[str] = []
+        commands = [line.removeprefix("$ ") for line in block.lines if line.startswith("$ ")]
+        for command in commands:
+            words = shlex.split(command)
+            if words[0] != "energyml":
+                raise PageError(f"`{words[0]}` is not run here; use a `sh` block")
+            code, out = run_command(words)
+            if code != int(block.flags.get("exit", "0")):
+                raise PageError(f"`{command}` ended with {code}:\n{out}")
+            lines = [line.rstrip() for line in out.rstrip("\n").splitlines()]
+            most = int(block.flags.get("first", len(lines)))
+            shown += [f"$ {command}", *lines[:most], *(["..."] if len(lines) > most else [])]
+        return shown if "exact" in block.flags else block.lines
+
+
+def run_command(words: list[str]) -> tuple[int, str]:
+    """Run `energyml ...` in this process; returns its exit code and all that it prints."""
+    from energyml.cli import main
+
+    out = io.StringIO()
+    before = sys.argv, os.environ.get("COLUMNS")
+    sys.argv, os.environ["COLUMNS"] = words, WIDTH
+    try:
+        with redirect_stdout(out), redirect_stderr(out):
+            main()
+    except SystemExit as stop:
+        return int(stop.code or 0), out.getvalue()
+    finally:
+        sys.argv = before[0]
+        os.environ.pop("COLUMNS")
+        if before[1] is not None:
+            os.environ["COLUMNS"] = before[1]
+
+
+def rewritten(page: Path) -> str:
+    """The text that a page should have; everything in it is run, in a folder with a copy of the examples."""
+    text = filled(page.read_text(encoding="utf-8"))
+    name = str(page.relative_to(ROOT)) if page.is_relative_to(ROOT) else page.name
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        shutil.copytree(ROOT / "examples", "examples")
+        return Page(name).rewritten(text)
+
+
+# ----------------------------------------------------------------------------------------------------------------- main
+
+
+def pages() -> list[Path]:
+    """README.md and everything in docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def update(page: Path, check: bool) -> bool:
+    """Write a page anew, or only compare; says whether it was up to date."""
+    wanted = rewritten(page)
+    fresh = wanted == page.read_text(encoding="utf-8")
+    if not fresh and not check:
+        page.write_text(wanted, encoding="utf-8")
+    if not fresh:
+        print(f"{page.name}: {'differs; run `make docs`' if check else 'written'}")
+    return fresh
+
+
+def update_tables(check: bool) -> bool:
+    """The same for the parser's prepared tables."""
+    from energyml.syntax.separators import Separators
+
+    fresh = grammar.tables_are_fresh()
+    if not fresh and not check:
+        grammar.write_tables(Separators())
+    if not fresh:
+        print(f"{grammar.TABLES.name}: {'stale; run `make docs`' if check else 'written'}")
+    return fresh
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 when `--check` finds a difference or a page does not run."""
+    about = "Write the generated parts of README.md and docs/, and run what they show."
+    parser = argparse.ArgumentParser(prog="python -m energyml.docgen", description=about)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if something differs")
+    parser.add_argument("pages", nargs="*", type=Path, help="all pages and the parser's tables when left out")
+    asked = parser.parse_args(arguments)
+    try:
+        if len(asked.pages) == 1:
+            return int(not update(asked.pages[0].resolve(), asked.check) and asked.check)
+    except (EnergyError, OSError) as problem:
+        print(f"docgen: {problem}", file=sys.stderr)
+        return 1
+    stale = [] if asked.pages else [not update_tables(asked.check) and asked.check]
+    command = [sys.executable, "-m", "energyml.docgen", *(["--check"] if asked.check else [])]
+    # A process for each page: what one page registers or imports is no part of another.
+    stale += [subprocess.run([*command, str(page)], check=False).returncode != 0 for page in asked.pages or pages()]
+    return int(any(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

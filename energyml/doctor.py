@@ -1,0 +1,61 @@
+"""What `energyml doctor` looks at: versions, devices, optional extras, the grammar's tables, and the backends."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from energyml import __version__, cards, grammar
+
+REQUIRED = ("torch", "lark", "networkx", "rich", "typer", "numpy", "torch-struct")
+OPTIONAL = {
+    "pygments": "highlighting of spec files",
+}
+
+
+def examine() -> tuple[str, bool]:
+    """A report, and whether everything that is needed is there."""
+    missing = [name for name in REQUIRED if _version(name) is None]
+    lines = [f"energyml {__version__}", f"python {platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"]
+    lines += ["", "needed"]
+    lines += [f"  {name:<14}{_version(name) or 'MISSING: pip install ' + name}" for name in REQUIRED]
+    lines += ["", "optional"]
+    lines += [f"  {name:<14}{_version(name) or 'not installed'}  ({what})" for name, what in OPTIONAL.items()]
+    lines += ["", "devices", *(f"  {line}" for line in _devices(missing))]
+    lines += ["", "grammar", f"  {_tables()}"]
+    lines += ["", "backends", *_backends()]
+    lines += ["", "all is well" if not missing else f"missing: {', '.join(missing)}"]
+    return "\n".join(lines), not missing
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _devices(missing: list[str]) -> list[str]:
+    if "torch" in missing or find_spec("torch") is None:
+        return ["unknown: torch is missing"]
+    import torch
+
+    found = [f"cpu ({torch.get_num_threads()} threads)"]
+    found += [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return found
+
+
+def _tables() -> str:
+    return "prepared tables match the grammar" if grammar.tables_are_fresh() else "prepared tables are missing or stale: the parser is built at each start"
+
+
+def _backends() -> list[str]:
+    return [
+        f"  {card.name:<18}{'ready' if card.implementation else 'card only, no implementation in this version'}"
+        for card in cards.every("backend")
+        if card.name != "auto"
+    ]
