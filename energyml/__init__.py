@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Builder": "energyml.builder",
+    "Builder": "energyml.building",
     "EnergyError": "energyml.diagnostics",
     "SpecError": "energyml.diagnostics",
     "EnergyModel": "energyml.energy_model",
@@ -22,18 +22,46 @@ _PUBLIC = {
     "check_text": "energyml.driver",
     "compile": "energyml.driver",
     "load": "energyml.driver",
+    "axes": "energyml.building",
+    "choose": "energyml.building",
+    "conditionals": "energyml.building",
+    "hard": "energyml.building",
+    "potential": "energyml.building",
+    "potts": "energyml.building",
+    "real": "energyml.building",
+    "schedule": "energyml.building",
+    "signature": "energyml.building",
+    "soft": "energyml.building",
+    "spread": "energyml.building",
+    "step": "energyml.building",
 }
 
-__all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604
+__all__ = [*_PUBLIC, "__version__"]
 
 if TYPE_CHECKING:
-    from energyml.builder import Builder
-    from energyml.driver import check_text, compile, load
-    from energyml.diagnostics import EnergyError, SpecError
-    from energyml.energy_model import EnergyModel
-    from energyml.posterior import Posterior
-    from energyml.queries import Query
-    from energyml.result import Assignment, Result
+    from energyml.building import Builder as Builder
+    from energyml.building import axes as axes
+    from energyml.building import choose as choose
+    from energyml.building import conditionals as conditionals
+    from energyml.building import hard as hard
+    from energyml.building import potential as potential
+    from energyml.building import potts as potts
+    from energyml.building import real as real
+    from energyml.building import schedule as schedule
+    from energyml.building import signature as signature
+    from energyml.building import soft as soft
+    from energyml.building import spread as spread
+    from energyml.building import step as step
+    from energyml.diagnostics import EnergyError as EnergyError
+    from energyml.diagnostics import SpecError as SpecError
+    from energyml.driver import check_text as check_text
+    from energyml.driver import compile as compile
+    from energyml.driver import load as load
+    from energyml.energy_model import EnergyModel as EnergyModel
+    from energyml.posterior import Posterior as Posterior
+    from energyml.queries import Query as Query
+    from energyml.result import Assignment as Assignment
+    from energyml.result import Result as Result
 
 
 def __getattr__(name: str) -> Any:

@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from energyml.bind.answers import Answers
+from energyml.bind.batch import Batch
 from energyml.bind.tensors import Environment
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, Source
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
-from energyml.result import Result
+from energyml.result import ABSENT, Result
 
 
 @dataclass(frozen=True)
@@ -53,33 +55,85 @@ class Evidence:
 
 @dataclass
 class Problem:
-    """One batch of inference problems: the terms, their tensors, and what is known about the answer."""
+    """One batch of inference problems: the terms, their tensors, and what is known about the answer.
+
+    Attributes:
+        graph: the model.
+        terms: its terms with tensors behind them.
+        env: the batch.
+        evidence: what is known about the answer.
+        answers: checks labels that come from outside.
+    """
 
     graph: Graph
     terms: Sequence[BoundTerm]
     env: Environment
     evidence: Evidence
+    answers: Answers = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Checks without a spec at hand still name the declarations."""
+        if self.answers is None:
+            self.answers = Answers(self.graph, Source("<spec>", ""))
 
     def label_count(self, variable: str) -> int:
         """How many labels a variable's cells may take."""
-        labels = self.graph.label_sets[self.graph.variables[variable].type.element].labels
-        assert labels is not None
-        return len(labels)
+        return self.answers.counts[variable]
 
     def label_names(self) -> dict[str, tuple[str, ...]]:
         """The label names of each discrete variable."""
         return {v.name: self.graph.label_sets[v.type.element].labels or () for v in self.graph.discrete}
 
+    def ends(self) -> dict[str, int]:
+        """For each variable over a free dim: the label that ends it."""
+        ends = dict(term.end for term in self.terms if term.end is not None)
+        return {
+            name: end for name, end in ends.items()
+            if any(self.graph.dims[dim].kind == "free" for dim in self.graph.variables[name].dims)
+        }  # fmt: skip
+
+    def known(self, answer: Mapping[str, Tensor]) -> Evidence:
+        """The evidence together with the labels [B, *dims] of a full or partial answer; -1 leaves a cell free."""
+        return self.evidence.both(Evidence.from_labels(answer, self.answers.counts))
+
     def score(self, answer: Mapping[str, Tensor], copies: int = 1) -> Tensor:
-        """[B * copies]: the total score of full answers."""
+        """[B * copies]: the total score of full answers, labels [B * copies, *dims] with -1 where there is no cell.
+
+        Where a length is part of the answer, it ends with the end label; an answer without one has the score -inf.
+        """
+        env, ended = self.env, None
+        if copies == 1:
+            env, ended = self._with_lengths(answer)
+            if ended is not None:
+                answer = {name: self._in_length(name, labels, env.batch) for name, labels in answer.items()}
         total: Tensor | None = None
         for term in self.terms:
-            one = term.score(self.env, answer, copies)
+            one = term.score(env, answer, copies)
             total = one if total is None else total + one
         if total is None:
-            batch = self.env.batch
-            return torch.zeros(batch.size * copies, device=batch.device, dtype=batch.dtype)
-        return total
+            return torch.zeros(env.batch.size * copies, device=env.batch.device, dtype=env.batch.dtype)
+        return total if ended is None else total.masked_fill(~ended, float("-inf"))
+
+    def _in_length(self, name: str, labels: Tensor, batch: Batch) -> Tensor:
+        cells = batch.cells(name, self.graph.variables[name].dims)
+        return labels if cells is None else labels.masked_fill(~cells, ABSENT)
+
+    def _with_lengths(self, answer: Mapping[str, Tensor]) -> tuple[Environment, Tensor | None]:
+        """The batch with the lengths that an answer's end labels give, and [B] whether they give one length."""
+        env, ended = self.env, None
+        lengths: dict[str, Tensor] = {}
+        for name, end in self.ends().items():
+            (dim,) = self.graph.variables[name].dims
+            if env.batch.along[dim].count is not None:
+                continue
+            ends = answer[name] == end
+            length = (ends.cumsum(1) == 0).sum(1) + 1
+            agree = ends.any(1) if dim not in lengths else ends.any(1) & (length == lengths[dim])
+            ended = agree if ended is None else ended & agree
+            lengths.setdefault(dim, length.clamp(max=env.batch.along[dim].size))
+        if ended is None:
+            return env, None
+        return Environment(env.module, env.batch.with_lengths(lengths), env.relaxed, env.gains), ended
 
 
 class Session(ABC):

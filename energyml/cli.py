@@ -335,7 +335,7 @@ def _guarded(command: Callable[[], Any]) -> int:
 
 def main() -> NoReturn:
     """The entry point of the `energyml` command."""
-    sys.exit(_guarded(app))
+    sys.exit(_guarded(lambda: app(prog_name="energyml")))
 
 
 if __name__ == "__main__":

@@ -170,15 +170,15 @@ class Report:
 
 def render(source: Source, diagnostic: Diagnostic) -> str:
     """Draw one diagnostic as plain text with carets."""
-    lines = [f"{diagnostic.severity}[{diagnostic.code}]: {diagnostic.message}"]
+    lines = [f"{diagnostic.severity}[{diagnostic.code}]: {_printable(diagnostic.message)}"]
     if diagnostic.span is not None:
         lines += _excerpt(source, diagnostic.span, diagnostic.label, "^")
     for note in diagnostic.notes:
-        lines.append(f"note: {note.message}")
+        lines.append(f"note: {_printable(note.message)}")
         if note.span is not None:
             lines += _excerpt(source, note.span, "", "-")
     if diagnostic.help:
-        lines.append(f"help: {diagnostic.help}")
+        lines.append(f"help: {_printable(diagnostic.help)}")
     return "\n".join(lines)
 
 

@@ -8,6 +8,8 @@ Kept up to date in a page, and compared by `--check`:
 - the output of every command in a `console exact` block (`first=12` keeps twelve lines, `exit=1` is the expected code);
 - a `text output` block: what the `python` blocks since the last such block have printed.
 
+In both, `near` keeps decimal numbers as they are while they are right to a thousandth.
+
 Run without being compared: `console` blocks, and `python` blocks in order, in one namespace for each page.  An `energy`
 block must check without errors, a `bad` one must not (`bad=E0209`: with this code); blocks with `part=NAME` are checked
 together.  With `file=NAME` a block is written to a file, and not executed.  Each page has a folder and a process of its
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import re
 import shlex
@@ -185,7 +188,7 @@ def coverage() -> str:
     """The examples: what each is, and which backends answer `log_partition` about it when they are run here, now."""
     rows = []
     for path, compiled in _examples():
-        title = compiled.source.line(1).lstrip("# ").partition(":")[0].rstrip(".")
+        title = re.split("[:,.]", compiled.source.line(1).lstrip("# "))[0]
         own = compiled.model.choices.infer
         structure = compiled.structure.describe()
         facts = structure[:1] if compiled.structure.order else []
@@ -363,7 +366,7 @@ class Page:
             return self._console(block)
         elif block.language == "text" and "output" in block.flags:
             shown, self.printed = self.printed.splitlines(), ""
-            return shown
+            return block.lines if "near" in block.flags and close(block.lines, shown) else shown
         return block.lines
 
     def _energy(self, block: Block) -> None:
@@ -402,7 +405,20 @@ class Page:
             lines = [line.rstrip() for line in out.rstrip("\n").splitlines()]
             most = int(block.flags.get("first", len(lines)))
             shown += [f"$ {command}", *lines[:most], *(["..."] if len(lines) > most else [])]
-        return shown if "exact" in block.flags else block.lines
+        near = "near" in block.flags and close(block.lines, shown)
+        return shown if "exact" in block.flags and not near else block.lines
+
+
+_DECIMAL = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
+
+
+def close(old: list[str], new: list[str]) -> bool:
+    """Whether two outputs are equal but for small differences in their decimal numbers."""
+    before, after = (_DECIMAL.split("\n".join(lines)) for lines in (old, new))
+    if before[::2] != after[::2]:
+        return False
+    numbers = zip(before[1::2], after[1::2], strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-3) for a, b in numbers)
 
 
 def run_command(words: list[str]) -> tuple[int, str]:
@@ -426,11 +442,11 @@ def run_command(words: list[str]) -> tuple[int, str]:
 
 def rewritten(page: Path) -> str:
     """The text that a page should have; everything in it is run, in a folder with a copy of the examples."""
-    text = filled(page.read_text(encoding="utf-8"))
     name = str(page.relative_to(ROOT)) if page.is_relative_to(ROOT) else page.name
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         shutil.copytree(ROOT / "examples", "examples")
-        return Page(name).rewritten(text)
+        text = Page(name).rewritten(page.read_text(encoding="utf-8"))
+    return filled(text)  # last, so that the page has the registry of cards as a user finds it
 
 
 # ----------------------------------------------------------------------------------------------------------------- main

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from energyml import cards
 from energyml.backend import Backend, Evidence, Problem
-from energyml.bind.batch import Batch, BatchMaker, LengthsLike, MaskLike
+from energyml.bind.answers import Answers
+from energyml.bind.batch import Batch
 from energyml.bind.binder import NetBuilder, bind_labels, initial_value, used_inputs
+from energyml.bind.maker import BatchMaker, LengthsLike, MaskLike
 from energyml.bind.tensors import Compiler, Environment
 from energyml.bind.terms import bind_term
 from energyml.cards.card import Selection
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, Source
 from energyml.plan.planner import Plan, Verdict, plan
 from energyml.plan.structure import Structure, recognise
 from energyml.posterior import Posterior
@@ -23,6 +26,11 @@ from energyml.result import ABSENT
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
+
+
+# What a model has from its spec: made again from the text, and shared between copies.
+_NOT_HERE = "this version has no implementation of it; `energyml explain` lists the backends that serve"
+_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_ready"})
 
 
 class BackendRefused(EnergyError):
@@ -52,11 +60,43 @@ class EnergyModel(nn.Module):
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            takes_masks = self._build()
-        compiler = Compiler(self.graph, compiled.source, takes_masks)
+            self._takes_masks = self._build()
+        self._bind_terms()
+
+    def _bind_terms(self) -> None:
+        """What is made from the spec and the label sets alone: it is rebuilt, not stored, when a model is pickled."""
+        source = self.compiled.source
+        compiler = Compiler(self.graph, source, self._takes_masks)
         self.terms = tuple(bind_term(term, self.graph, compiler) for term in self.graph.terms)
-        self._maker = BatchMaker(self.graph, compiled.source, used_inputs(self.graph))
+        self._maker = BatchMaker(self.graph, source, used_inputs(self.graph))
+        self._answers = Answers(self.graph, source)
         self._ready: dict[str, tuple[Backend, Verdict]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Parameters, networks and gains as they are; the spec as its text, the label sets as lists."""
+        state = {key: value for key, value in self.__dict__.items() if key not in _FROM_SPEC}
+        labels = {name: one.labels for name, one in self.graph.label_sets.items()}
+        return {**state, "_spec": (self.compiled.source.name, self.compiled.source.text, labels)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Compile the text again and take the stored networks and parameters."""
+        from energyml.driver import compile_source
+
+        name, text, labels = state.pop("_spec")
+        super().__setstate__(state)
+        self.compiled = compile_source(Source(name, text))
+        self.graph = bind_labels(self.compiled.graph, self.compiled.source, labels)
+        self.structure = recognise(self.graph)
+        self._bind_terms()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> EnergyModel:
+        """A copy with its own parameters and state; what comes from the spec is immutable and shared."""
+        made = self.__class__.__new__(self.__class__)
+        memo[id(self)] = made
+        shared = {key: value for key, value in self.__dict__.items() if key in _FROM_SPEC}
+        own = {key: value for key, value in self.__dict__.items() if key not in _FROM_SPEC}
+        made.__dict__.update({**shared, **copy.deepcopy(own, memo), "_ready": {}})
+        return made
 
     def _build(self) -> dict[str, bool]:
         """Networks and parameters under the spec's names; the spec's words never clash with methods in `_modules`."""
@@ -93,6 +133,8 @@ class EnergyModel(nn.Module):
             refusal = made.verdict.refusal
             if refusal is not None:
                 raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {refusal}")
+            if not made.verdict.implemented:
+                raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {_NOT_HERE}")
             backend = cast("Backend", cards.implementation(made.verdict.selection.card)(made.verdict.selection))
             backend.prepare(self.graph, self.terms, self.structure)
             ready = self._ready[key] = (backend, made.verdict)
@@ -113,16 +155,17 @@ class EnergyModel(nn.Module):
 
         Args:
             using: a backend in the spec's own words, as in `"mean_field(steps: 20)"`; the spec's choice when left out.
-            lengths: how many positions exist in each example: [B], or by dim.
-            mask: which positions carry a cell: bool [B, *dims], or by variable; gaps are allowed.
+            lengths: how many positions exist in each example: [B], or by dim ([B, T] for a dim nested in T).
+            mask: which positions carry a cell: bool [B, *dims], or by variable; gaps are allowed.  Without lengths, the
+                positions behind the last cell are padding.
             evidence: by variable: labels [B, *dims] with -1 for "any", or allowed labels as bool [B, *dims, labels].
-            **inputs: the declared inputs, [B, *axes].
+            **inputs: the declared inputs, [B, *axes]; real ones are converted to the parameters' floating-point type.
 
         Cost: checks and sizes only; a query on the result does the work.
         """
         backend, verdict = self._backend(using)
         batch = self._maker.make(inputs, lengths, mask, self._reference())
-        problem = Problem(self.graph, self.terms, Environment(self, batch, gains=self.gains), self._evidence(evidence, batch))
+        problem = self._problem(batch, self._evidence(evidence, batch))
         return Posterior(backend.open(problem), verdict, problem)
 
     forward = infer
@@ -136,8 +179,7 @@ class EnergyModel(nn.Module):
         if missing:
             raise self._maker.fail("E0501", self.graph.variables[missing[0]].span, name=missing[0], help="`score` needs a label for every cell")
         batch = self._maker.make(inputs, lengths, mask, self._reference())
-        self._check_answer(answer, batch, full=True)
-        return self._problem(batch).score(answer)
+        return self._problem(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
 
     def loss(
         self,
@@ -164,23 +206,14 @@ class EnergyModel(nn.Module):
 
         chosen = self._objective(objective)
         answer, inputs = self._split(tensors)
+        if not answer:
+            raise EnergyError("`loss` needs gold labels: pass each output by name, as in `y=...`")
         own = using if using is not None else chosen["infer"]
         posterior = self.infer(using=own, lengths=lengths, mask=mask, **inputs)
-        answer = self._existing(answer, posterior.problem.env.batch)
+        answer = self._answers.labels(answer, posterior.problem.env.batch)
         losses: Tensor = cards.implementation(chosen.card)(posterior, answer, chosen)
         cells = torch.stack([(labels >= 0).reshape(labels.shape[0], -1).sum(1) for labels in answer.values()]).sum(0)
         return reduce_losses(losses, cells, reduction or chosen["reduction"], chosen.name)
-
-    def _existing(self, answer: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Gold labels, checked, with -1 where there is no cell."""
-        if not answer:
-            raise EnergyError("`loss` needs gold labels: pass each output by name, as in `y=...`")
-        self._check_answer(answer, batch, full=False)
-        found = {}
-        for name, labels in answer.items():
-            dims = self.graph.variables[name].dims
-            found[name] = torch.where(batch.cells_exist(dims, name), labels, ABSENT) if dims else labels
-        return found
 
     def _objective(self, objective: str | Selection | None) -> Selection:
         if isinstance(objective, Selection):
@@ -199,8 +232,8 @@ class EnergyModel(nn.Module):
     def _reference(self) -> Tensor | None:
         return next(iter(self.parameters()), None)
 
-    def _problem(self, batch: Batch) -> Problem:
-        return Problem(self.graph, self.terms, Environment(self, batch, gains=self.gains), Evidence())
+    def _problem(self, batch: Batch, evidence: Evidence) -> Problem:
+        return Problem(self.graph, self.terms, Environment(self, batch, gains=self.gains), evidence, self._answers)
 
     def _split(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         answer = {name: one for name, one in tensors.items() if name in self.graph.variables}
@@ -209,48 +242,13 @@ class EnergyModel(nn.Module):
     def _evidence(self, evidence: Mapping[str, Tensor] | None, batch: Batch) -> Evidence:
         if not evidence:
             return Evidence()
-        counts = {v.name: len(self.graph.label_sets[v.type.element].labels or ()) for v in self.graph.discrete}
         for name in evidence:
-            if name not in counts:
+            if name not in self._answers.counts:
                 raise self._maker.fail("E0502", None, name=name, help="evidence is about outputs and latents")
-        labels = {name: one for name, one in evidence.items() if one.dtype != torch.bool}
-        self._check_answer(labels, batch, full=False)
-        allowed = {name: one.to(batch.device) for name, one in evidence.items() if one.dtype == torch.bool}
-        for name, one in allowed.items():
-            wanted = (*batch.cells_exist(self.graph.variables[name].dims, name).shape, counts[name])
-            if tuple(one.shape) != wanted:
-                declared = self.graph.variables[name]
-                raise self._maker.fail("E0503", declared.span, name=name, shape=list(one.shape), type=declared.type,
-                                       problem=f"allowed labels are bool {list(wanted)}")  # fmt: skip
-        return Evidence(allowed).both(Evidence.from_labels(labels, counts))
-
-    def _check_answer(self, answer: Mapping[str, Tensor], batch: Batch, full: bool) -> None:
-        """Gold labels fit their declarations; on the host also that each label exists."""
-        for name, labels in answer.items():
-            declared = self.graph.variables[name]
-            if declared.kind == "field":
-                continue
-            sizes = [batch.along[d].size if d in batch.along else batch.exists[d].shape[-1] for d in declared.dims]
-            if list(labels.shape) != [batch.size, *sizes]:
-                raise self._maker.fail("E0503", declared.span, name=name, shape=list(labels.shape), type=declared.type,
-                                       problem=f"expected {[batch.size, *sizes]}")  # fmt: skip
-            if labels.is_floating_point():
-                raise self._maker.fail("E0504", declared.span, name=name, found="real numbers", type=declared.type)
-            self._check_labels(name, labels, batch, full)
-
-    def _check_labels(self, name: str, labels: Tensor, batch: Batch, full: bool) -> None:
-        declared = self.graph.variables[name]
-        count = len(self.graph.label_sets[declared.type.element].labels or ())
-        if labels.device.type != "cpu":
-            return
-        exists = batch.cells_exist(declared.dims, name) if declared.dims else torch.ones_like(labels, dtype=torch.bool)
-        free_length = any(self.graph.dims[d].kind == "free" for d in declared.dims)
-        low = 0 if full and not free_length else -1
-        bad = exists & ((labels < low) | (labels >= count))
-        if bool(bad.any()):
-            spot = bad.nonzero()[0]
-            raise self._maker.fail("E0505", declared.span, name=name, value=int(labels[tuple(spot)]), example=int(spot[0]),
-                                   labels=declared.type.element, count=count)  # fmt: skip
+        sets = {name: one for name, one in evidence.items() if isinstance(one, Tensor) and one.dtype == torch.bool}
+        allowed = {name: self._answers.allowed(name, one, batch) for name, one in sets.items()}
+        labels = self._answers.labels({name: one for name, one in evidence.items() if name not in sets}, batch)
+        return Evidence(allowed).both(Evidence.from_labels(labels, self._answers.counts))
 
     # ------------------------------------------------------------------------------------------------------------ show
 

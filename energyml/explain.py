@@ -71,9 +71,9 @@ def explain_plan(compiled: Compiled, sizes: Mapping[str, int]) -> str:
     return "\n\n".join(parts)
 
 
-def _shortened(order: tuple[int, ...]) -> str:
-    shown = " ".join(map(str, order[:20]))
-    return f"{shown} ... ({len(order)} cells)" if len(order) > 20 else shown
+def _shortened(order: tuple[str, ...]) -> str:
+    shown = ", ".join(order[:12])
+    return f"{shown}, ... ({len(order)} cells)" if len(order) > 12 else shown
 
 
 def _joined(selection: Any, main: Verdict, structure: Structure) -> str:

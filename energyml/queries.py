@@ -12,11 +12,11 @@ class View(Enum):
 
     SCORE = "the score of a full answer"
     TABLE = "a table over the labels of its scope"
-    MULTILINEAR = "the score at probability vectors, linear in each cell"
-    SOFT = "the score at relaxed labels"
-    STEP = "scores of the next label given a prefix"
-    CONDITIONAL = "scores of one cell given all others"
-    PROPOSE = "a distribution to draw one cell from"
+    MULTILINEAR = "a score that is linear in each cell's probabilities"
+    SOFT = "a score of relaxed labels"
+    STEP = "scores of the next label after a prefix"
+    CONDITIONAL = "the conditional of one cell given all others"
+    PROPOSE = "proposals for one cell"
     QUADRATIC = "a quadratic form over a field"
     GRAD = "the gradient of the score in relaxed labels or field values"
 

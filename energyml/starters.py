@@ -5,18 +5,18 @@ from __future__ import annotations
 CHAIN = """\
 # A linear chain: each label depends on its input and on its neighbour.
 labels Tag = {O, 'B-NP', 'I-NP'}
-dim T                                    # observed: the length of the input
+dim T  # observed: the length of the input
 
-input features : real[T, 20]             # one vector for each position
-output y : Tag[T]                        # one label for each position
+input features : real[T, 20]  # one vector for each position
+output y : Tag[T]  # one label for each position
 
-net local = mlp(out: Tag, hidden: 100)   # scores of the labels at one position
-param W : real[from: Tag, to: Tag]       # scores of neighbouring labels
+net local = mlp(out: Tag, hidden: 100)  # scores of the labels at one position
+param W : real[from: Tag, to: Tag]  # scores of neighbouring labels
 
 chain y { unary: local(features), pair: W }
-scheme y bio                             # I-NP may only follow B-NP or I-NP
+scheme y bio  # I-NP may only follow B-NP or I-NP
 
-infer exact                              # or: enumerate, mean_field(steps: 10), ...
+infer exact  # or: enumerate, mean_field(steps: 10), ...
 decode map
 train nll { epochs: 20, optimizer: adam(lr: 1e-3) }
 """
@@ -29,8 +29,8 @@ dim H, W
 input brightness : real[H, W, 1]
 output y : Pixel[H, W]
 
-net local = linear(out: Pixel)           # scores of the labels of one pixel
-param w : real = 0.5                     # how strongly neighbours agree
+net local = linear(out: Pixel)  # scores of the labels of one pixel
+param w : real = 0.5  # how strongly neighbours agree
 
 factor unary [i in H, j in W] (y[i, j]) = local(brightness)[i, j]
 factor down [i in H-1, j in W] (y[i, j], y[i+1, j]) = potts(w)
@@ -43,10 +43,10 @@ decode map
 TREE = """\
 # A graph that is known only at run time: a tree, or anything else that edges can say.
 labels Role = {head, argument, modifier}
-dim T, E                                 # nodes and edges of one example
+dim T, E  # nodes and edges of one example
 
 input features : real[T, 20]
-input link : edge(T, T)[E]               # two node positions for each edge
+input link : edge(T, T)[E]  # two node positions for each edge
 output y : Role[T]
 
 net local = mlp(out: Role)
@@ -65,11 +65,11 @@ labels Seg = {background, object}
 dim H, W
 
 input rgb : real[3, H, W]
-field s : real[Seg, H, W]                # one real score for each label of each pixel
+field s : real[Seg, H, W]  # one real score for each label of each pixel
 output y : Seg[H, W] = argmax s over Seg
 
 net local = unet(out: Seg)
-net embed = unet(out: 16)                # pixels with similar vectors get similar labels
+net embed = unet(out: 16)  # pixels with similar vectors get similar labels
 
 gaussian s { unary: local(rgb), pair: potts(embed(rgb)), ridge: 1.0 }
 
@@ -121,7 +121,7 @@ input features : real[T, 20]
 output y : Tag[T]
 
 net local = mlp(out: Tag)
-net tail = pooled(hidden: 50)            # one number for the whole sequence
+net tail = pooled(hidden: 50)  # one number for the whole sequence
 
 factor unary [t in T] (y[t]) = local(features)[t]
 score whole (y) = tail(soft(y))

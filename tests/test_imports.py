@@ -162,9 +162,9 @@ def test_every_row_is_about_something() -> None:
         ("energyml.plan.choose", "import energyml.objectives.nll"),
         ("energyml.plan.choose", "import energyml"),
         ("energyml.plan.structure", "try:\n    import networkx as nx\nexcept ImportError:\n    pass"),
-        ("energyml.cards", "from energyml.syntax import parse"),
-        ("energyml.compile", "def f():\n    from energyml.backends import exact"),
-        ("energyml.compile", "from energyml.backends.exact import chain"),
+        ("energyml.cards", "from energyml.model import types"),
+        ("energyml.driver", "def f():\n    from energyml.backends import exact"),
+        ("energyml.driver", "from energyml.backends.exact import chain"),
     ],
 )
 def test_the_check_sees(module: str, text: str) -> None:
@@ -178,7 +178,7 @@ def test_the_check_sees(module: str, text: str) -> None:
         ("energyml.plan.choose", "from energyml.ir import build\nfrom . import cost\nfrom .. import diagnostics"),
         ("energyml.plan.structure", "def f():\n    import networkx as nx"),
         ("energyml.plan.structure", "if TYPE_CHECKING:\n    import networkx as nx"),
-        ("energyml.compile", "import torch\nimport energyml.backend\nfrom energyml import backends"),
+        ("energyml.driver", "import torch\nimport energyml.backend\nfrom energyml import backends"),
         ("energyml.backends.exact.chain", "import torch\nfrom energyml.backends.exact import semiring"),
     ],
 )

@@ -19,7 +19,11 @@ def _labels_only(structure: Structure, selection: Selection) -> Refusal | None:
 
 
 def _fields_only(structure: Structure, selection: Selection) -> Refusal | None:
-    return None if structure.has_field else Refusal("it moves real values, and the model has no field", "`gibbs` samples labels")
+    if not structure.has_field:
+        return Refusal("it moves real values, and the model has no field", "`gibbs` samples labels")
+    if View.GRAD not in structure.views:
+        return Refusal(f"it follows gradients, and `{structure.lacking[View.GRAD]}` has none", "`cg` solves fields")
+    return None
 
 
 CARDS = (
@@ -37,5 +41,5 @@ CARDS = (
                 refuses=_labels_only, preference=99),
     BackendCard("backend", "nuts", "the no-U-turn sampler for fields",
                 (Option("draws", Whole(), 1000, "kept draws"), Option("warmup", Whole(), 500, "draws that tune it"), _CHAINS),
-                0, view=View.GRAD, answers={"sample": Quality.ESTIMATE, "variance": Quality.ESTIMATE}, refuses=_fields_only, preference=77),
+                0, view=View.SCORE, answers={"sample": Quality.ESTIMATE, "variance": Quality.ESTIMATE}, refuses=_fields_only, preference=77),
 )  # fmt: skip

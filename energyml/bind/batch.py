@@ -90,6 +90,29 @@ class Along:
 
 
 @dataclass
+class Nested:
+    """A nested dim in one batch.
+
+    Attributes:
+        within: the dim that it is nested in.
+        size: the padded size.
+        count: [B, size of `within`] how many positions each position has, or `None` when all have `size`.
+    """
+
+    within: str
+    size: int
+    count: Tensor | None = None
+
+    def repeat(self, copies: int) -> Nested:
+        """The same dim when every example stands `copies` times in a row."""
+        return Nested(self.within, self.size, repeated(self.count, copies))
+
+    def example(self, here: slice) -> Nested:
+        """The same dim for some of the examples."""
+        return Nested(self.within, self.size, None if self.count is None else self.count[here])
+
+
+@dataclass
 class Batch:
     """Checked tensors and sizes.
 
@@ -98,10 +121,8 @@ class Batch:
         tensors: the inputs by name, [B, ...].
         along: every dim that is not nested, with its lengths.
         exists: padding masks for networks: [B, T], or [B, T, M] for a nested dim.
-        nested: for each nested dim whose sizes were given: [B, T].
-        widths: the padded sizes of nested dims.
-        gaps: for masked variables over one dim: [B, T] which positions carry a cell.
-        present: for variables over several dims, or none: [B, *dims] which cells exist; left out when all do.
+        nested: every nested dim.
+        masks: for masked variables: [B, *dims] which positions carry a cell.
         device: where the tensors live.
         dtype: the floating-point type that scores are computed in.
     """
@@ -110,13 +131,12 @@ class Batch:
     tensors: dict[str, Tensor]
     along: dict[str, Along]
     exists: dict[str, Tensor]
-    nested: dict[str, Tensor] = field(default_factory=dict)
-    widths: dict[str, int] = field(default_factory=dict)
-    gaps: dict[str, Tensor] = field(default_factory=dict)
-    present: dict[str, Tensor] = field(default_factory=dict)
+    nested: dict[str, Nested] = field(default_factory=dict)
+    masks: dict[str, Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     _frames: dict[Counted, Mapping[str, Along]] = field(default_factory=dict, repr=False, compare=False)
+    _cells: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
 
     def repeat(self, copies: int) -> Batch:
         """The batch with every example `copies` times in a row."""
@@ -127,7 +147,8 @@ class Batch:
             return {name: tensor.repeat_interleave(copies, 0) for name, tensor in tensors.items()}
 
         along = {name: one.repeat(copies) for name, one in self.along.items()}
-        parts = (each(self.exists), each(self.nested), self.widths, each(self.gaps), each(self.present))
+        nested = {name: one.repeat(copies) for name, one in self.nested.items()}
+        parts = (each(self.exists), nested, each(self.masks))
         return Batch(self.size * copies, each(self.tensors), along, *parts, self.device, self.dtype)
 
     def example(self, number: int) -> Batch:
@@ -138,61 +159,78 @@ class Batch:
             return {name: tensor[here] for name, tensor in tensors.items()}
 
         along = {name: one.example(here) for name, one in self.along.items()}
-        parts = (each(self.exists), each(self.nested), self.widths, each(self.gaps), each(self.present))
+        nested = {name: one.example(here) for name, one in self.nested.items()}
+        parts = (each(self.exists), nested, each(self.masks))
         return Batch(1, each(self.tensors), along, *parts, self.device, self.dtype)
 
     def with_lengths(self, counts: Mapping[str, Tensor]) -> Batch:
         """The batch when some dims have the lengths [B]: what an answer of that length is scored in."""
-        along = dict(self.along)
-        for dim, count in counts.items():
-            along[dim] = Along(self.along[dim].size, count)
-        return Batch(
-            self.size, self.tensors, along, self.exists, self.nested, self.widths, self.gaps, self.present,
-            self.device, self.dtype,
-        )  # fmt: skip
+        along = {**self.along, **{dim: Along(self.along[dim].size, count) for dim, count in counts.items()}}
+        parts = (self.exists, self.nested, self.masks)
+        return Batch(self.size, self.tensors, along, *parts, self.device, self.dtype)
 
     def size_of(self, dim: str) -> int:
         """The padded size of a dim."""
-        return self.along[dim].size if dim in self.along else self.widths[dim]
+        return self.along[dim].size if dim in self.along else self.nested[dim].size
 
     def frame(self, counted: Counted) -> Mapping[str, Along]:
         """The dims as a term sees them: an index counts the positions where all `counted` variables have a cell."""
-        if not self.gaps:
+        if not self.masks:
             return self.along
         found = self._frames.get(counted)
         if found is None:
-            changed = dict(self.along)
+            found = {**self.along}
             for dim, variables in counted:
-                masks = [self.gaps[name] for name in variables if name in self.gaps]
+                masks = [self.masks[name] for name in variables if name in self.masks]
                 if masks:
-                    both = masks[0]
-                    for mask in masks[1:]:
-                        both = both & mask
-                    changed[dim] = Along.of_mask(both)
-            found = self._frames[counted] = changed
+                    exists = self.along[dim].valid(self.along[dim].size, self.device)
+                    found[dim] = Along.of_mask(_all_of([*masks, *([] if exists is None else [exists])]))
+            self._frames[counted] = found
         return found
+
+    def cells(self, variable: str, dims: tuple[str, ...]) -> Tensor | None:
+        """[B, *dims]: which positions of a variable carry a cell; `None` when all do."""
+        if variable not in self._cells:
+            self._cells[variable] = self._find_cells(variable, dims)
+        return self._cells[variable]
 
     def cells_exist(self, dims: tuple[str, ...], variable: str) -> Tensor:
         """[B, *dims]: which positions of a variable carry a cell."""
-        if variable in self.present:
-            return self.present[variable]
-        if variable in self.gaps:
-            return self.gaps[variable]
-        if len(dims) == 1:
-            exists = self.along[dims[0]].valid(self.along[dims[0]].size, self.device)
-            if exists is not None:
-                return exists
-        sizes = [self.size_of(dim) for dim in dims]
-        return torch.ones(self.size, *sizes, dtype=torch.bool, device=self.device)
+        sizes = (self.size, *(self.size_of(dim) for dim in dims))
+        found = self.cells(variable, dims)
+        return torch.ones(sizes, dtype=torch.bool, device=self.device) if found is None else found
 
-    def absent(self, dims: tuple[str, ...], variable: str) -> Tensor | None:
-        """[B, *dims]: which positions carry no cell; `None` when every position carries one."""
-        known = variable in self.present or variable in self.gaps
-        if known or (len(dims) == 1 and self.along[dims[0]].count is not None):
-            return ~self.cells_exist(dims, variable)
-        return None
+    def _find_cells(self, variable: str, dims: tuple[str, ...]) -> Tensor | None:
+        parts = [self.masks[variable]] if variable in self.masks else []
+        for axis, dim in enumerate(dims):
+            shape = [self.size, *([1] * len(dims))]
+            if dim in self.along:
+                exists = self.along[dim].valid(self.along[dim].size, self.device)
+                shape[1 + axis] = self.along[dim].size
+            else:
+                inner = self.nested[dim]
+                outer = dims.index(inner.within)
+                exists = None if inner.count is None else exist_below(inner.count, inner.size)
+                shape[1 + outer], shape[1 + axis] = self.along[inner.within].size, inner.size
+            if exists is not None:
+                parts.append(exists.reshape(shape))
+        if not parts:
+            return None
+        return _all_of(parts).expand(self.size, *(self.size_of(dim) for dim in dims))
+
+
+def exist_below(count: Tensor, size: int) -> Tensor:
+    """[..., size]: position i exists when it is below the count [...]."""
+    return torch.arange(size, device=count.device) < count.unsqueeze(-1)
 
 
 def repeated(tensor: Tensor | None, copies: int) -> Tensor | None:
     """Every row `copies` times in a row."""
     return tensor if tensor is None or copies == 1 else tensor.repeat_interleave(copies, 0)
+
+
+def _all_of(masks: list[Tensor]) -> Tensor:
+    total = masks[0]
+    for mask in masks[1:]:
+        total = total & mask
+    return total

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from energyml import errors
-from energyml.bind.batch import Batch
+from energyml.bind.batch import Batch, Counted
+from energyml.bind.places import constant_exists, owner_of, positions, roomy, value_constants
 from energyml.diagnostics import Source, SpecError
 from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
 from energyml.model.expression import (
@@ -25,9 +26,18 @@ from energyml.model.expression import (
 
 
 class Environment:
-    """What one evaluation needs: the module that owns parameters, the batch, relaxed labels, and values computed so far."""
+    """What one evaluation needs.
 
-    __slots__ = ("batch", "cache", "gains", "module", "relaxed")
+    Attributes:
+        module: owns the parameters and networks.
+        batch: the tensors and sizes.
+        relaxed: `soft` and `hard` labels by variable, for black boxes.
+        gains: factors by term, where balance has set them.
+        base: the environment of the plain batch, where `batch` repeats each of its examples.
+        copies: how often.
+    """
+
+    __slots__ = ("_cache", "base", "batch", "copies", "gains", "module", "relaxed")
 
     def __init__(
         self,
@@ -35,18 +45,30 @@ class Environment:
         batch: Batch,
         relaxed: Mapping[tuple[str, bool], Tensor] | None = None,
         gains: Mapping[str, float] | None = None,
+        base: Environment | None = None,
+        copies: int = 1,
     ) -> None:
-        self.module, self.batch = module, batch
+        self.module, self.batch, self.base, self.copies = module, batch, base, copies
         self.gains: Mapping[str, float] = gains or {}
         self.relaxed: Mapping[tuple[str, bool], Tensor] = relaxed or {}
-        self.cache: dict[Any, Tensor] = {}
+        self._cache: dict[tuple[int, bool], Tensor] = {}
+
+    def remembered(self, key: int, evaluator: Evaluator) -> Tensor:
+        """The value of an evaluator, computed once; what was computed without gradients serves only without them."""
+        tracked = torch.is_grad_enabled()
+        found = self._cache.get((key, True))
+        if found is None and not tracked:
+            found = self._cache.get((key, False))
+        if found is None:
+            found = self._cache[key, tracked] = evaluator(self)
+        return found
 
 
 Evaluator: TypeAlias = Callable[[Environment], Tensor]
 
 
-def _contains_at(value: Expression) -> bool:
-    return isinstance(value, At) or any(_contains_at(part) for part in value.parts)
+def _contains(value: Expression, kind: type[Expression]) -> bool:
+    return isinstance(value, kind) or any(_contains(part, kind) for part in value.parts)
 
 
 class Compiler:
@@ -54,9 +76,16 @@ class Compiler:
 
     def __init__(self, graph: Graph, source: Source, takes_masks: Mapping[str, bool]) -> None:
         self.graph, self.source, self.takes_masks = graph, source, takes_masks
+        self._keys: dict[object, int] = {}
+
+    def _key(self, of: object) -> int:
+        """A small number for what is remembered: hashing an expression on every call would cost more."""
+        return self._keys.setdefault(of, len(self._keys))
+
+    # ------------------------------------------------------------------------------------------------------------ plain
 
     def plain(self, value: Expression) -> Evaluator:
-        """A function to a tensor [B or 1, *axes]; the expression has no subscripts."""
+        """A function to a tensor [B or 1, *axes]; no index of a term occurs in the expression."""
         match value:
             case Constant(value=number):
                 return lambda env: torch.full((1,), number, device=env.batch.device, dtype=env.batch.dtype)
@@ -69,39 +98,61 @@ class Compiler:
             case Relaxed(variable=variable, soft=soft):
                 return lambda env: env.relaxed[variable, soft]
             case Apply(net=net, arguments=arguments):
-                return self._remembered(value, self._call(net, [self.plain(argument) for argument in arguments]))
-            case Combine():
-                return _combined(value, [self.plain(operand) for operand in value.operands])
+                return self._remembered(value, self._call(net, [self._part(value, one) for one in arguments]))
+            case Combine(operands=operands):
+                return _combined(value, [self._part(value, one) for one in operands])
+            case At():
+                return self._fixed_position(value)
         raise AssertionError(f"no plain value for {type(value).__name__}")
 
-    def _remembered(self, key: Any, evaluator: Evaluator) -> Evaluator:
-        """Compute once for each environment, unless relaxed labels are involved (they vary within one)."""
+    def _part(self, whole: Expression, part: Expression) -> Evaluator:
+        """A part of an expression; beside relaxed labels, what does not read them is computed once for all copies."""
+        evaluate = self.plain(part)
+        if not _contains(whole, Relaxed) or _contains(part, Relaxed):
+            return evaluate
 
-        def remembered(env: Environment) -> Tensor:
-            found = env.cache.get(key)
-            if found is None:
-                found = env.cache[key] = evaluator(env)
+        def shared(env: Environment) -> Tensor:
+            if env.base is None:
+                return evaluate(env)
+            found = evaluate(env.base)
+            return found if found.shape[0] == 1 and env.batch.size != 1 else found.repeat_interleave(env.copies, 0)
+
+        return shared
+
+    def _fixed_position(self, value: At) -> Evaluator:
+        """A tensor at constant positions; zero where an example has no such position."""
+        picked = self._at(self.plain(value.base), value, (), ())
+        constants = value_constants(value)
+
+        def evaluate(env: Environment) -> Tensor:
+            found = picked(env)
+            for affine, extent in constants:
+                exists = constant_exists(env.batch.along, affine, extent, env.batch)
+                if exists is not None:
+                    found = torch.where(exists.reshape(-1, *([1] * (found.dim() - 1))), found, 0)
             return found
 
-        return remembered
+        return evaluate
+
+    def _remembered(self, of: object, evaluator: Evaluator) -> Evaluator:
+        key = self._key(of)
+        return lambda env: env.remembered(key, evaluator)
 
     def _call(self, net: str, arguments: list[Evaluator]) -> Evaluator:
         masked = self.takes_masks[net]
 
         def call(env: Environment) -> Tensor:
-            values = [argument(env) for argument in arguments]
-            batch = env.batch.size
-            values = [v.expand(batch, *v.shape[1:]) if v.shape[0] != batch else v for v in values]
-            return self.run(net, env, values, masked)
+            values = [full(argument(env), env.batch.size) for argument in arguments]
+            return self.run(net, env.module, values, env.batch.exists if masked else None)
 
         return call
 
-    def run(self, net: str, env: Environment, values: list[Tensor], masked: bool) -> Tensor:
+    def run(self, net: str, owner: nn.Module, values: list[Tensor], masks: Mapping[str, Tensor] | None) -> Tensor:
         """Run a network; what fails inside it is reported with its name."""
-        module = env.module._modules[net]
+        module = owner._modules[net]
         assert module is not None
         try:
-            result: Tensor = module(*values, masks=env.batch.exists) if masked else module(*values)
+            result: Tensor = module(*values) if masks is None else module(*values, masks=masks)
         except (RuntimeError, ValueError, TypeError, IndexError) as problem:
             text = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
             diagnostic = errors.diagnostic("E0511", self.graph.nets[net].span, name=net, problem=text)
@@ -110,121 +161,112 @@ class Compiler:
 
     # ----------------------------------------------------------------------------------------------------------- lifted
 
-    def lifted(self, value: Expression, domain: tuple[Binding, ...]) -> Evaluator:
+    def lifted(self, value: Expression, domain: tuple[Binding, ...], counted: Counted) -> Evaluator:
         """A function to a tensor [B or 1, *domain, *axes]: the expression at every element of an index set.
 
-        Domain axes that the expression does not depend on have size 1.
+        Domain axes that the expression does not depend on have size 1.  `counted` says along which dims indices count cells.
         """
-        if not _contains_at(value) and not isinstance(value, Potential):
+        if not _contains(value, At) and not isinstance(value, Potential):
             plain, rank = self.plain(value), len(domain)
             return lambda env: _insert(plain(env), rank)
         match value:
-            case At(base=base, indices=indices):
-                return self._at(self.plain(base), value, indices, domain)
+            case At(base=base):
+                return self._at(self.plain(base), value, domain, counted)
             case Potential(arguments=arguments):
-                return self.lifted(arguments[0], domain)
-            case Combine():
-                return _combined(value, [self.lifted(operand, domain) for operand in value.operands])
-            case Apply(net=net, arguments=arguments):
-                return self._pointwise(net, [self.lifted(a, domain) for a in arguments], len(domain))
+                return self.lifted(arguments[0], domain, counted)
+            case Combine(operands=operands):
+                return _combined(value, [self.lifted(operand, domain, counted) for operand in operands])
+            case Apply():
+                return self._pointwise(value, domain, counted)
         raise AssertionError(f"no lifted value for {type(value).__name__}")
 
-    def _pointwise(self, net: str, arguments: list[Evaluator], rank: int) -> Evaluator:
+    def _pointwise(self, value: Apply, domain: tuple[Binding, ...], counted: Counted) -> Evaluator:
         """A network at every element of the index set: the elements become part of the batch."""
+        arguments = [self.lifted(argument, domain, counted) for argument in value.arguments]
+        masked = self._masks_beside(value, domain, counted) if self.takes_masks[value.net] else None
+        rank = len(domain)
 
         def call(env: Environment) -> Tensor:
             values = [argument(env) for argument in arguments]
             lead = torch.broadcast_shapes(*(v.shape[: 1 + rank] for v in values), (env.batch.size, *([1] * rank)))
             flat = [v.expand(*lead, *v.shape[1 + rank :]).flatten(0, rank) for v in values]
-            alone = Batch(flat[0].shape[0], {}, {}, {}, device=env.batch.device, dtype=env.batch.dtype)
-            result = self.run(net, Environment(env.module, alone), flat, self.takes_masks[net])
-            return result.unflatten(0, lead)
+            masks = None if masked is None else masked(env.batch, lead)
+            return self.run(value.net, env.module, flat, masks).unflatten(0, lead)
 
         return call
 
-    def _at(self, base: Evaluator, value: At, indices: tuple[Affine, ...], domain: tuple[Binding, ...]) -> Evaluator:
-        axes = value.base.type.axes
+    def _masks_beside(
+        self, value: Apply, domain: tuple[Binding, ...], counted: Counted
+    ) -> Callable[[Batch, torch.Size], dict[str, Tensor]]:
+        """The masks of the dims that are left in the arguments, for every element of an index set."""
+        dims = {axis.extent.name for argument in value.arguments for axis in argument.type.index_axes}
+        outer = {dim: _outer_index(value, self.graph.dims[dim].within) for dim in dims}
+        rank = len(domain)
+
+        def masks(batch: Batch, lead: torch.Size) -> dict[str, Tensor]:
+            found: dict[str, Tensor] = {}
+            for dim in dims & batch.exists.keys():
+                mask, index = batch.exists[dim], outer[dim]
+                if index is not None:
+                    place = positions(batch, batch.frame(counted), *index, domain)
+                    mask = roomy(mask, 1)[(_examples(batch, rank), place)]
+                else:
+                    mask = mask.reshape(mask.shape[0], *([1] * rank), *mask.shape[1:])
+                found[dim] = mask.expand(*lead, *mask.shape[1 + rank :]).flatten(0, rank)
+            return found
+
+        return masks
+
+    def _at(self, base: Evaluator, value: At, domain: tuple[Binding, ...], counted: Counted) -> Evaluator:
+        """A subscripted tensor: slices where every index runs over its own range, a gather elsewhere."""
+        axes, indices = value.base.type.axes, value.indices
         index_axes = [i for i, axis in enumerate(axes) if axis.extent.kind == "dim"][: len(indices)]
-        dims = [axes[i].extent.name for i in index_axes]
-        owners = [_owner(affine, domain) for affine in indices]
-        gathered = any(isinstance(domain[o], Edges) for o in owners if o is not None) or any(
-            affine.index is None for affine in indices
-        )
-        distinct = len({o for o in owners if o is not None}) == len([o for o in owners if o is not None])
+        extents = [axes[i].extent for i in index_axes]
+        owners = [owner_of(affine, domain) for affine in indices]
+        ranges = [binding for o in owners if o is not None and isinstance(binding := domain[o], Range)]
+        rank = len(domain)
 
         def sliced(env: Environment) -> Tensor:
-            tensor = base(env)
-            for axis, dim, affine, owner in zip(index_axes, dims, indices, owners, strict=True):
-                assert owner is not None
-                binding = domain[owner]
-                assert isinstance(binding, Range)
-                along = env.batch.along.get(dim)
-                if along is not None:
-                    tensor = along.compact(tensor, 1 + axis)
-                    length = along.size - binding.shrink
-                else:
-                    length = tensor.shape[1 + axis] - binding.shrink
-                tensor = tensor.narrow(1 + axis, affine.offset, max(0, length))
-            return _to_domain(tensor, index_axes, owners, len(domain))
+            batch, tensor = env.batch, base(env)
+            frame = batch.frame(counted)
+            for axis, extent, affine, binding in zip(index_axes, extents, indices, ranges, strict=True):
+                if extent.name in frame:
+                    tensor = frame[extent.name].compact(tensor, 1 + axis)
+                length = max(0, batch.size_of(extent.name) - binding.shrink)
+                tensor = tensor.narrow(1 + axis, affine.offset if length else 0, length)
+            return _to_domain(tensor, index_axes, owners, rank)
 
         def picked(env: Environment) -> Tensor:
-            tensor = base(env)
-            batch = env.batch.size
-            tensor = tensor.expand(batch, *tensor.shape[1:]) if tensor.shape[0] != batch else tensor
+            batch, tensor = env.batch, full(base(env), env.batch.size)
+            frame = batch.frame(counted)
             order = [0, *(1 + a for a in index_axes), *(1 + i for i in range(len(axes)) if i not in index_axes)]
-            front = tensor.permute(order)
-            places = [
-                positions(env.batch, affine, dim, domain, tensor.shape[1 + axis])
-                for affine, dim, axis in zip(indices, dims, index_axes, strict=True)
-            ]
-            examples = torch.arange(batch, device=front.device).reshape(batch, *([1] * len(domain)))
-            return front[(examples, *places)]
+            pairs = zip(indices, extents, strict=True)
+            places = [positions(batch, frame, affine, extent, domain) for affine, extent in pairs]
+            return roomy(tensor.permute(order), len(index_axes))[(_examples(batch, rank), *places)]
 
-        return picked if gathered or not distinct else sliced
+        return sliced if len(ranges) == len(indices) == len(set(owners)) else picked
 
 
-def _owner(affine: Affine, domain: tuple[Binding, ...]) -> int | None:
-    """Which binding of the domain an index comes from."""
-    for number, binding in enumerate(domain):
-        if affine.index == binding.index or (isinstance(binding, Edges) and affine.index in binding.ends):
-            return number
+def _examples(batch: Batch, rank: int) -> Tensor:
+    return torch.arange(batch.size, device=batch.device).reshape(-1, *([1] * rank))
+
+
+def _outer_index(value: Expression, within: str | None) -> tuple[Affine, Extent] | None:
+    """The index that consumes the axis over `within` somewhere in an expression."""
+    if isinstance(value, At):
+        for affine, axis in zip(value.indices, value.base.type.index_axes, strict=False):
+            if axis.extent.name == within:
+                return affine, axis.extent
+    for part in value.parts:
+        found = _outer_index(part, within)
+        if found is not None:
+            return found
     return None
 
 
-def positions(batch: Batch, affine: Affine, dim: str, domain: tuple[Binding, ...], size: int) -> Tensor:
-    """[B or 1, *domain]: the position in the caller's tensors that an index stands for, clamped into range.
-
-    `size` is the length of the axis that is read.
-    """
-    rank = len(domain)
-    along = batch.along.get(dim)
-    owner = _owner(affine, domain)
-    if owner is None:
-        count = along.count if along is not None and along.count is not None else None
-        last = (count if count is not None else torch.full((1,), along.size if along else size, device=batch.device)) + affine.offset
-        cells = last if affine.offset < 0 else torch.full_like(last, affine.offset)
-        place = cells.clamp(min=0, max=max(0, size - 1))
-        if along is not None and along.order is not None:
-            place = along.order.gather(1, place.expand(batch.size).unsqueeze(1)).squeeze(1)
-        return place.reshape(-1, *([1] * rank))
-    binding = domain[owner]
-    shape = [1] * (1 + rank)
-    if isinstance(binding, Edges):
-        rows = batch.tensors[binding.source]
-        if affine.index == binding.index:
-            place = torch.arange(rows.shape[1], device=batch.device).unsqueeze(0)
-        else:
-            place = rows[:, :, binding.ends.index(affine.index or "")].clamp(min=0, max=max(0, size - 1))
-        shape[0], shape[1 + owner] = place.shape
-        return place.reshape(shape)
-    length = max(0, (along.size if along is not None else size) - binding.shrink)
-    place = torch.arange(length, device=batch.device) + affine.offset
-    if along is not None and along.order is not None:
-        cells = along.order[:, affine.offset : affine.offset + length].clamp(max=max(0, size - 1))
-        shape[0], shape[1 + owner] = cells.shape
-        return cells.reshape(shape)
-    shape[1 + owner] = length
-    return place.clamp(max=max(0, size - 1)).reshape(shape)
+def full(tensor: Tensor, batch: int) -> Tensor:
+    """A tensor that is shared by all examples, for each of them."""
+    return tensor.expand(batch, *tensor.shape[1:]) if tensor.shape[0] != batch else tensor
 
 
 def _insert(tensor: Tensor, rank: int) -> Tensor:

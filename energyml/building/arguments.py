@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from energyml.building.parts import Part, key, listed, size, string, wrong
+from energyml.building.parts import Part, key, listed, required, size, string, wrong
 from energyml.building.settings import arguments
 from energyml.building.tensors import Binder, Cell, Condition, Net, Variable
 from energyml.building.types import Dim, Labels
@@ -29,10 +29,10 @@ def members_node(members: Iterable[str], name: str) -> t.LabelList | t.LabelRang
 
 def source_node(source: object, options: Mapping[str, Any]) -> t.LabelSource:
     """Where labels come from."""
-    if source == "data":
-        name = t.Ident(NOWHERE, "data")
-    elif isinstance(source, Net):
+    if isinstance(source, Net):
         name = source.name
+    elif isinstance(source, str) and source == "data":
+        name = t.Ident(NOWHERE, source)
     else:
         raise wrong("the source of labels", "'data' or a network", source)
     return t.LabelSource(NOWHERE, name, arguments(None, name.text, (), options)[1])
@@ -43,33 +43,12 @@ def dim_item(name: t.Ident, fixed: int | None, most: int | None, within: Dim | N
     if sum(one is not None for one in (fixed, most, within)) > 1:
         raise TypeError(f"dim `{name.text}`: give at most one of `size`, `at_most` and `within`")
     if within is not None:
-        return t.DimItem(NOWHERE, name, "nested", None, as_dim(within, f"dim `{name.text}`").name)
+        return t.DimItem(NOWHERE, name, "nested", None, required(Dim, within, f"dim `{name.text}`").name)
     given = most if fixed is None else fixed
     if given is None:
         return t.DimItem(NOWHERE, name, "observed", None, None)
     made = size(given, f"dim `{name.text}`")
     return t.DimItem(NOWHERE, name, "free" if fixed is None else "fixed", t.Number(NOWHERE, str(made), made), None)
-
-
-def as_dim(given: object, place: str) -> Dim:
-    """A dim as an argument."""
-    if not isinstance(given, Dim):
-        raise wrong(place, "a dim", given)
-    return given
-
-
-def as_net(given: object, place: str) -> Net:
-    """A network as an argument."""
-    if not isinstance(given, Net):
-        raise wrong(place, "a network", given)
-    return given
-
-
-def variable_name(given: object, place: str) -> t.Ident:
-    """A whole variable as an argument."""
-    if not isinstance(given, Variable):
-        raise wrong(place, "a variable", given)
-    return given.node.variable
 
 
 def readout_node(argmax: object, name: str) -> t.Readout:
@@ -82,24 +61,15 @@ def readout_node(argmax: object, name: str) -> t.Readout:
 
 def binder_nodes(given: object, place: str) -> tuple[t.Binder, ...]:
     """A list of index sets."""
-    nodes = []
-    for one in listed(given, f"the index sets of {place}", "index sets"):
-        if not isinstance(one, Binder):
-            raise wrong(f"an index set of {place}", "`t.over(T)` or `link.edges(e, i, j)`", one)
-        nodes.append(one.node)
-    return tuple(nodes)
+    where = f"the index sets of {place}"
+    return tuple(required(Binder, one, where, "t.over(T)").node for one in listed(given, where, "index sets"))
 
 
 def condition_nodes(given: tuple[object, ...]) -> tuple[t.Condition, ...]:
     """The conditions of a constraint, at least one."""
     if not given:
         raise TypeError("forbid: it has no condition")
-    nodes = []
-    for one in given:
-        if not isinstance(one, Condition):
-            raise wrong("a condition of forbid", "a comparison such as `y[t] == 'O'`", one)
-        nodes.append(one.node)
-    return tuple(nodes)
+    return tuple(required(Condition, one, "forbid", "y[t] == 'O'").node for one in given)
 
 
 def scope_items(given: object, place: str) -> tuple[t.ScopeItem, ...]:

@@ -24,8 +24,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from energyml.building.arguments import (
-    as_dim,
-    as_net,
     binder_nodes,
     condition_nodes,
     dim_item,
@@ -33,9 +31,8 @@ from energyml.building.arguments import (
     readout_node,
     scope_items,
     source_node,
-    variable_name,
 )
-from energyml.building.parts import all_parts, call, described, ident, listed, name_of, wrong
+from energyml.building.parts import all_parts, call, described, ident, is_number, listed, name_of, required, wrong
 from energyml.building.settings import Chosen, arguments, setting
 from energyml.building.tensors import (
     Binder,
@@ -106,10 +103,8 @@ class Builder:
             raise TypeError(f"labels `{name}`: give either the labels or their `source`")
         if options and source is None:
             raise TypeError(f"labels `{name}`: options such as `{next(iter(options))}` belong to a `source`")
-        node = t.LabelsDecl(
-            NOWHERE, new, source_node(source, options) if members is None else members_node(members, name)
-        )
-        self._declare(new, node)
+        made = source_node(source, options) if members is None else members_node(members, name)
+        self._declare(new, t.LabelsDecl(NOWHERE, new, made))
         return Labels(self, new)
 
     def dim(
@@ -140,8 +135,8 @@ class Builder:
         new = self._new(name)
         self._own(ends, over)
         place = f"edges `{name}`"
-        parameters = tuple(as_dim(end, place).name for end in ends)
-        axes = (t.Axis(NOWHERE, None, as_dim(over, place).node),)
+        parameters = tuple(required(Dim, end, place).name for end in ends)
+        axes = (t.Axis(NOWHERE, None, required(Dim, over, place).node),)
         self._declare(new, t.InputDecl(NOWHERE, new, t.Type(NOWHERE, t.Ident(NOWHERE, "edge"), parameters, axes)))
         return Edges(self, new)
 
@@ -191,7 +186,10 @@ class Builder:
         """Declare a parameter; `initial` is a number, or a way to make its first values: `em.choose("normal", 0.1)`."""
         new = self._new(name)
         self._own(type, initial)
-        first = None if initial is None else setting(initial, CardOf("init"), f"the initial value of `{name}`")
+        place = f"the initial value of `{name}`"
+        if not (initial is None or is_number(initial) or isinstance(initial, str | Chosen)):
+            raise wrong(place, "a number or `em.choose(...)`", initial)
+        first = None if initial is None else setting(initial, CardOf("init"), place)
         self._declare(new, t.ParamDecl(NOWHERE, new, type_node(type, f"param `{name}`"), first))
         return Expression(self, name_of(new))
 
@@ -296,12 +294,14 @@ class Builder:
             if name in words:
                 node = setting(value, words[name], place)
             elif name in ("step", "conditionals"):
-                node = name_of(as_net(value, place).name)
+                node = name_of(required(Net, value, place).name)
             else:
                 node = expression_node(value, place)
             made.append(t.Option(NOWHERE, t.Ident(NOWHERE, name), node))
         block = t.Block(NOWHERE, tuple(made))
-        self._statements.append(t.FamilyStmt(NOWHERE, kind, variable_name(variable, f"a {kind}"), block))
+        self._statements.append(
+            t.FamilyStmt(NOWHERE, kind, required(Variable, variable, f"a {kind}").node.variable, block)
+        )
 
     def score(self, name: str, variables: Sequence[Variable], value: Expression, /) -> None:
         """Add a black box over whole variables: `b.score("tail", [y], f(em.soft(y)))`."""
@@ -311,19 +311,19 @@ class Builder:
         given = listed(variables, f"the variables of {place}", "variables")
         if not given:
             raise TypeError(f"{place}: it has no variable")
-        names = tuple(variable_name(one, place) for one in given)
+        names = tuple(required(Variable, one, place).node.variable for one in given)
         self._add_term(new, t.ScoreStmt(NOWHERE, new, names, expression_node(value, place)))
 
     def forbid(self, binders: Sequence[Binder], /, *conditions: Condition) -> None:
         """Forbid that all conditions hold: `b.forbid([t.over(T - 1)], y[t] == "O", y[t + 1].like("I-*"))`."""
         self._own(binders, conditions)
-        nodes = condition_nodes(conditions)
-        self._statements.append(t.ForbidStmt(NOWHERE, binder_nodes(binders, "forbid"), nodes))
+        sets = binder_nodes(binders, "forbid")
+        self._statements.append(t.ForbidStmt(NOWHERE, sets, condition_nodes(conditions)))
 
     def scheme(self, variable: Variable, scheme: str, /) -> None:
         """Add the constraints of a tagging scheme, such as `bioes`."""
         self._own(variable)
-        name = variable_name(variable, "a scheme")
+        name = required(Variable, variable, "a scheme").node.variable
         self._statements.append(t.SchemeStmt(NOWHERE, name, ident(scheme, "the name of a scheme")))
 
     # --- choices ------------------------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ class Builder:
         return bind(self.check(), labels=labels, seed=seed)
 
     def __repr__(self) -> str:
-        return self.text()
+        return self.text().rstrip("\n")
 
     def _repr_html_(self) -> str:
         """The text for notebooks."""

@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from energyml.diagnostics import NOWHERE, EnergyError
 from energyml.grammar import STATEMENT_WORDS
@@ -22,8 +22,11 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 class Part:
     """Base: something that belongs to a builder, or to none if it is made of numbers and words alone."""
 
-    kind: ClassVar[str] = "a part"
+    kind: ClassVar[str] = "part"
     home: object | None
+
+
+P = TypeVar("P", bound=Part)
 
 
 def wrong(place: str, expected: str, found: object) -> TypeError:
@@ -34,8 +37,16 @@ def wrong(place: str, expected: str, found: object) -> TypeError:
 def described(found: object) -> str:
     """An object in a message."""
     if isinstance(found, Part):
-        return f"{found.kind} `{found!r}`"
+        return f"the {found.kind} `{found!r}`"
     return f"{reprlib.repr(found)} ({type(found).__name__})"
+
+
+def required(kind: type[P], given: object, place: str, example: str = "") -> P:
+    """An argument that must be a part of one kind."""
+    if not isinstance(given, kind):
+        article = "an" if kind.kind[0] in "aeiou" else "a"
+        raise wrong(place, f"{article} {kind.kind}" + (f" such as `{example}`" if example else ""), given)
+    return given
 
 
 def all_parts(given: object) -> Iterator[Part]:

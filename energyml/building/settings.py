@@ -37,7 +37,7 @@ from energyml.syntax import tree as t
 class Chosen(Part):
     """A name with options, `adam(lr: 0.001)`: what it means depends on the option that it is given to."""
 
-    kind = "the choice"
+    kind = "choice"
     name: str
     arguments: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from energyml.building.parts import (
     is_number,
     name_of,
     number,
+    required,
     shifted,
     string,
     whole,
@@ -32,7 +33,7 @@ from energyml.syntax.formatter import format_statement, format_value
 class Expression(Part):
     """A tensor: an input, a parameter, a called network, a `let`, and what arithmetic makes of them."""
 
-    kind = "the tensor"
+    kind = "tensor"
     node: t.Value
 
     def __add__(self, other: ExpressionLike) -> Expression:
@@ -68,6 +69,7 @@ class Expression(Part):
         return Expression(common_home(self, given), t.Subscript(NOWHERE, self.node, _indices(given, repr(self))))
 
     __iter__ = None
+    __array_ufunc__ = None  # so that numpy's numbers leave arithmetic to us
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"the tensor `{self!r}` has no truth value: it has no numbers before the model is compiled")
@@ -105,7 +107,7 @@ def expression_node(given: object, place: str) -> t.Value:
 class Net(Part):
     """A declared network; calling it gives a tensor."""
 
-    kind = "the network"
+    kind = "network"
     name: t.Ident
 
     def __call__(self, *arguments: ExpressionLike) -> Expression:
@@ -144,9 +146,8 @@ def hard(variable: Variable) -> Expression:
 
 
 def _relaxed(word: str, variable: Variable) -> Expression:
-    if not isinstance(variable, Variable):
-        raise wrong(f"`em.{word}`", "a whole output or latent", variable)
-    return Expression(variable.home, call(word, [name_of(variable.node.variable)]))
+    given = required(Variable, variable, f"`em.{word}`")
+    return Expression(given.home, call(word, [name_of(given.node.variable)]))
 
 
 # --- indices and cells ------------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ def _relaxed(word: str, variable: Variable) -> Expression:
 class Index(Part):
     """An index plus a constant: `t`, `t + 1`."""
 
-    kind = "the index"
+    kind = "index"
     node: t.Index
 
     def __add__(self, offset: int) -> Index:
@@ -167,9 +168,9 @@ class Index(Part):
 
     def over(self, extent: Extent) -> Binder:
         """The index set `t in T-1`."""
-        if not isinstance(extent, Extent) or extent.node.name is None:
-            raise wrong(f"`{self!r}.over`", "a dim such as `T` or `T - 1`", extent)
-        binder = t.RangeBinder(NOWHERE, plain_index(self, "`over`"), extent.node.name, extent.node.offset)
+        node = required(Extent, extent, f"`{self!r}.over`", "T - 1").node
+        assert node.name is not None
+        binder = t.RangeBinder(NOWHERE, plain_index(self, f"`{self!r}.over`"), node.name, node.offset)
         return Binder(common_home(self, extent), binder)
 
     def __repr__(self) -> str:
@@ -202,7 +203,7 @@ def _index(given: object, place: str) -> t.Index:
 class Binder(Part):
     """An index set of a factor or a constraint: `t.over(T - 1)`, `link.edges(e, i, j)`."""
 
-    kind = "the index set"
+    kind = "index set"
     node: t.Binder
 
     def __repr__(self) -> str:
@@ -216,7 +217,7 @@ class Binder(Part):
 class Edges(Part):
     """A declared list of edges."""
 
-    kind = "the list of edges"
+    kind = "list of edges"
     name: t.Ident
 
     def edges(self, edge: Index, *ends: Index) -> Binder:
@@ -234,7 +235,7 @@ class Edges(Part):
 class Cell(Part):
     """One cell of a variable, `y[t + 1]`; comparisons make the conditions of `b.forbid`."""
 
-    kind = "the cell"
+    kind = "cell"
     node: t.Cell
 
     def __eq__(self, other: object) -> Condition:  # type: ignore[override]
@@ -269,7 +270,7 @@ class Cell(Part):
 class Variable(Cell):
     """A declared output, latent or field; as a cell only if it has no axes."""
 
-    kind = "the variable"
+    kind = "variable"
 
     def __getitem__(self, given: IndexLike | tuple[IndexLike, ...]) -> Cell:
         node = t.Cell(NOWHERE, self.node.variable, _indices(given, repr(self)))
@@ -282,7 +283,7 @@ class Variable(Cell):
 class Condition(Part):
     """A comparison for `b.forbid`; it has no truth value."""
 
-    kind = "the condition"
+    kind = "condition"
     node: t.Condition
 
     def __bool__(self) -> NoReturn:

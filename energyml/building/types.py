@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from energyml.building.parts import Part, common_home, key, listed, shifted, size, whole, wrong
+from energyml.building.parts import Part, common_home, key, listed, required, shifted, size, whole, wrong
 from energyml.diagnostics import NOWHERE
 from energyml.syntax import tree as t
 from energyml.syntax.formatter import format_type, format_value
@@ -17,14 +17,14 @@ from energyml.syntax.formatter import format_type, format_value
 class Extent(Part):
     """A dim plus a constant: `T`, `T - 1`."""
 
-    kind = "the extent"
+    kind = "extent"
     node: t.Extent
 
     def __add__(self, offset: int) -> Extent:
-        return Extent(self.home, t.Extent(NOWHERE, self.node.name, self.node.offset + whole(offset, repr(self))))
+        return Extent(self.home, t.Extent(NOWHERE, self.node.name, self.node.offset + whole(offset, f"`{self!r}`")))
 
     def __sub__(self, offset: int) -> Extent:
-        return self + -whole(offset, repr(self))
+        return self + -whole(offset, f"`{self!r}`")
 
     def __repr__(self) -> str:
         return shifted(self.node.name, self.node.offset)
@@ -34,7 +34,7 @@ class Extent(Part):
 class Dim(Extent):
     """A declared size."""
 
-    kind = "the dim"
+    kind = "dim"
     name: t.Ident
 
 
@@ -45,7 +45,7 @@ AxisLike: TypeAlias = "Extent | Labels | int | slice[Any, Any, Any]"
 class Type(Part):
     """A type; with axes in brackets, where a slice gives an axis its role."""
 
-    kind = "the type"
+    kind = "type"
     node: t.Type
 
     def __getitem__(self, given: AxisLike | tuple[AxisLike, ...]) -> Type:
@@ -64,7 +64,7 @@ class Type(Part):
 class Labels(Part):
     """A declared label set: the extent of an axis, and with axes of its own the type of labels, `Letter[T]`."""
 
-    kind = "the label set"
+    kind = "label set"
     name: t.Ident
 
     def __getitem__(self, given: AxisLike | tuple[AxisLike, ...]) -> Type:
@@ -85,7 +85,7 @@ class Labels(Part):
 class Signature(Part):
     """The type of a network that is called."""
 
-    kind = "the signature"
+    kind = "signature"
     node: t.Signature
 
     def __repr__(self) -> str:
@@ -124,9 +124,7 @@ def type_node(given: object, place: str) -> t.Type:
     """A type as an argument; a label set is the type of a single label."""
     if isinstance(given, Labels):
         return given.type.node
-    if not isinstance(given, Type):
-        raise wrong(place, "a type such as `em.real[T, 3]` or `Letter[T]`", given)
-    return given.node
+    return required(Type, given, place, "em.real[T, 3]").node
 
 
 def signature(inputs: Sequence[Type | Labels], output: Type) -> Signature:
@@ -148,16 +146,15 @@ def conditionals(labels: Labels) -> Type:
 
 
 def _role(word: str, labels: Labels) -> Type:
-    if not isinstance(labels, Labels):
-        raise wrong(f"`em.{word}`", "a label set", labels)
-    return Type(labels.home, t.Type(NOWHERE, t.Ident(NOWHERE, word), (labels.name,), ()))
+    given = required(Labels, labels, f"`em.{word}`")
+    return Type(given.home, t.Type(NOWHERE, t.Ident(NOWHERE, word), (given.name,), ()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Setting(Part):
     """A value that only options take: axes, a range, a schedule."""
 
-    kind = "the option value"
+    kind = "option value"
     node: t.Value
 
     def __repr__(self) -> str:

@@ -291,7 +291,8 @@ class Axes(OptionType):
             return around.axes((t.Axis(value.span, None, t.Extent(value.span, ident, 0)),))
         if isinstance(value, t.Number) and isinstance(value.value, int) and value.value > 0:
             return around.axes((t.Axis(value.span, None, t.Extent(value.span, None, value.value)),))
-        raise BadOption(value.span, self.describe(), found(value))
+        remedy = f"write `{value.value}` without quotes" if isinstance(value, t.String) else ""
+        raise BadOption(value.span, self.describe(), found(value), remedy)
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,7 @@ class RangeOf(OptionType):
 
     def describe(self) -> str:
         """What the option takes."""
-        return f"a range `low..high` of {self.inner.describe().removeprefix('a ')}"
+        return f"a range `low..high`, each end {self.inner.describe()}"
 
     def read(self, value: t.Value, around: Surroundings) -> Spread:
         """Both ends."""
@@ -344,7 +345,12 @@ class Scheduled(OptionType):
         """The number, or the schedule."""
         if isinstance(value, t.Schedule):
             return Annealed(self.inner.read(value.first, around), self.inner.read(value.last, around))
-        return self.inner.read(value, around)
+        try:
+            return self.inner.read(value, around)
+        except BadOption as problem:
+            ends = (_written(value.low), _written(value.high)) if isinstance(value, t.Range) else ()
+            remedy = f"write `{' -> '.join(ends)}`" if all(ends) and ends else problem.help
+            raise BadOption(problem.span, self.describe(), problem.found, remedy) from None
 
 
 @dataclass(frozen=True)
@@ -441,7 +447,7 @@ class Option:
 
 
 def show(value: Any, kind: OptionType | None = None) -> str:
-    """A checked value in the language's own spelling; `kind` is the type of its option, which knows texts from words."""
+    """A checked value in the language's own spelling; the type of its option knows texts from words."""
     match value:
         case bool():
             return "true" if value else "false"

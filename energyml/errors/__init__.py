@@ -23,7 +23,7 @@ def diagnostic(
     caret: str | None = None,
     **facts: object,
 ) -> Diagnostic:
-    """Word a finding: the kind's message with the facts filled in; `help` and `caret` replace the kind's own help and label when given."""
+    """Word a finding: the kind's message with the facts filled in; `help` and `caret` replace its own."""
     kind = CATALOGUE[code]
     return Diagnostic(
         code=code,

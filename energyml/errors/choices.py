@@ -8,7 +8,7 @@ KINDS = (
     Kind("E0401", "unknown choice", "unknown {kind} `{name}`"),
     Kind("E0402", "unknown option", "`{card}` has no option `{option}`"),
     Kind("E0403", "bad option value", "`{option}` takes {expected}, found {found}"),
-    Kind("E0404", "missing option", "`{card}` needs `{option}`: {summary}"),
+    Kind("E0404", "missing option", "`{card}` needs the option `{option}`"),
     Kind("E0405", "too many values without a key", "`{card}` takes {count} without a key"),
     Kind("E0406", "option given twice", "`{option}` is given twice"),
     Kind("E0407", "choice made twice", "`{kind}` is chosen twice", help="keep one of them; the other can be given on the command line"),

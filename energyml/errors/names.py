@@ -15,8 +15,8 @@ KINDS = (
     Kind("E0108", "bad label range", "'{first}'..'{last}' is no range of labels: {problem}"),
     Kind("E0109", "unknown source of labels", "labels cannot come from `{name}`",
          help="labels come from `data(...)` or from a masked network that brings its own"),
-    Kind("E0110", "bad nesting of dims", "`{name}` cannot be nested in `{within}`, which is {kind}", help="nest in an observed dim"),
-    Kind("E0111", "bad size", "the size of `{name}` must be a whole number from 1 to {limit}, found {found}"),
+    Kind("E0110", "bad nesting of dims", "`{name}` cannot be nested in {outside}", help="nest in an observed dim"),
+    Kind("E0111", "bad size", "the size of `{name}` must be a whole number from 1 to 10^9, found {found}"),
     Kind("E0112", "nothing to infer", "the file declares no output and no field", help="add `output NAME : Labels[T]`"),
     Kind(
         "E0114",

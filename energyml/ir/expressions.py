@@ -50,7 +50,8 @@ def problems_of(value: Expression, around: Surroundings) -> Iterator[str]:
     """Why an expression is not sound, a sentence for each reason; the parts of an unsound part are not judged again."""
     if isinstance(value, Potential) and not around.potentials:
         yield f"`{value}` stands for a whole table or coupling and cannot be part of an expression"
-    inner = [one for part in value.parts for one in problems_of(part, replace(around, potentials=False))]
+    parts = value.parts[1:] if isinstance(value, Potential) and _runs_along_edges(value) else value.parts
+    inner = [one for part in parts for one in problems_of(part, replace(around, potentials=False))]
     yield from inner if inner else _own_problems(value, around)
 
 
@@ -66,7 +67,7 @@ def _own_problems(value: Expression, around: Surroundings) -> Iterator[str]:
         case Apply():
             yield from _apply(value, around)
         case Potential():
-            yield from _potential(value)
+            yield from _potential(value, around)
         case At():
             yield from _at(value, around)
         case Combine():
@@ -78,8 +79,6 @@ def _reference(value: Reference, around: Surroundings) -> Iterator[str]:
     declared: TensorType | EdgeType | None = None
     if value.kind == "input" and value.name in graph.inputs:
         declared = graph.inputs[value.name].type
-        if isinstance(declared, EdgeType):
-            declared = declared.as_tensor()
     elif value.kind == "param" and value.name in graph.params:
         declared = graph.params[value.name].type
     elif value.kind == "let" and value.name in graph.lets:
@@ -122,13 +121,32 @@ def _apply(value: Apply, around: Surroundings) -> Iterator[str]:
         yield f"`{value}` is `{result}`, but typed `{value.type}`"
 
 
-def _potential(value: Potential) -> Iterator[str]:
+def _runs_along_edges(value: Potential) -> bool:
+    return bool(getattr(registry.find("potential", value.potential), "edges", False))
+
+
+def _potential(value: Potential, around: Surroundings) -> Iterator[str]:
     if registry.find("potential", value.potential) is None:
         yield f"unknown potential `{value.potential}`"
-    if not value.arguments:
-        yield f"`{value}` has no weight"
-    elif value.type != value.arguments[-1].type:
-        yield f"`{value}` has the type of its weight, `{value.arguments[-1].type}`, but it is typed `{value.type}`"
+        return
+    along = _runs_along_edges(value)
+    if len(value.arguments) != 1 + along:
+        yield f"`{value}` needs {'a list of edges and a weight' if along else 'one weight'}"
+        return
+    if along:
+        yield from _edge_list(value.arguments[0], around)
+    weight = value.arguments[-1].type
+    if value.type != weight:
+        yield f"`{value}` has the type of its weight, `{weight}`, but it is typed `{value.type}`"
+
+
+def _edge_list(value: Expression, around: Surroundings) -> Iterator[str]:
+    """The first argument of a potential that runs along edges: an input of that type."""
+    given = around.graph.inputs.get(value.name) if isinstance(value, Reference) and value.kind == "input" else None
+    if given is None or not isinstance(given.type, EdgeType):
+        yield f"`{value}` is no list of edges"
+    elif value.type != given.type.as_tensor():
+        yield f"`{value}` is declared `{given.type}`, but typed `{value.type}`"
 
 
 def _at(value: At, around: Surroundings) -> Iterator[str]:

@@ -43,6 +43,9 @@ class Cell:
     position: Position
     labels: str
 
+    def __str__(self) -> str:
+        return f"{self.variable}[{', '.join(map(str, self.position))}]" if self.position else self.variable
+
 
 @dataclass(frozen=True, slots=True)
 class GroundFactor:

@@ -238,20 +238,15 @@ def grounded(ground: GroundGraph, graph: Graph | None = None) -> Sketch:
     return Sketch(tuple(nodes), tuple(edges))
 
 
-def cell_name(cell: Cell) -> str:
-    """`y[0, 3]`."""
-    return f"{cell.variable}[{', '.join(map(str, cell.position))}]" if cell.position else cell.variable
-
-
 def _cell_node(number: int, cell: Cell, graph: Graph | None) -> Node:
     variable: Variable | None = graph.variables.get(cell.variable) if graph is not None else None
     kind: NodeKind = variable.kind if variable is not None else "output"
-    name = cell_name(cell)
+    name = str(cell)
     return Node(f"cell {number}", kind, name.replace(" ", ""), f"{name} : {cell.labels}")
 
 
 def _factor_node(number: int, factor: GroundFactor, ground: GroundGraph, graph: Graph | None) -> Node:
-    cells = ", ".join(cell_name(ground.cells[cell]) for cell in factor.cells)
+    cells = ", ".join(str(ground.cells[cell]) for cell in factor.cells)
     node = Node(f"factor {number}", "term", "", f"{factor.term} ({cells})", term=factor.term)
     if graph is None:
         return node
@@ -259,4 +254,4 @@ def _factor_node(number: int, factor: GroundFactor, ground: GroundGraph, graph: 
     return replace(node, kind="hard" if term.is_hard else "term", title=f"{node.title}\n{print_term(term)}")
 
 
-__all__ = ["PAPER", "Band", "Edge", "Node", "Plate", "PlateKey", "Sketch", "cell_name", "grounded", "lifted"]
+__all__ = ["PAPER", "Band", "Edge", "Node", "Plate", "PlateKey", "Sketch", "grounded", "lifted"]

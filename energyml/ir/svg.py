@@ -27,6 +27,7 @@ LEGEND_ROW = 20.0
 
 GREY = "#7d8590"
 INK = "#1f2328"
+OUTLINE = "#6e7781"
 HARD = "#d1242f"
 TERM = "#4078c0"
 COLOURS = ("#4078c0", "#2da44e", "#bf8700", "#8250df", "#c4432b", "#1b7c83", "#bf3989", "#7d8590")
@@ -161,11 +162,13 @@ def _round(placed: PlacedNode) -> str:
     """A box with round corners; a circle where it is as wide as high, and two of them for a field."""
     node, box = placed.node, placed.box
     radius = 6.0 if node.kind in ("net", "param") else placed.height / 2
-    dashes = ' stroke-dasharray="4 3"' if node.kind == "latent" else ""
-    shape = _rectangle(box, f'rx="{_n(radius)}" fill="{FILLS[node.kind]}" stroke="{GREY}" stroke-width="1.4"{dashes}')
+    dashes = ' stroke-dasharray="3 3"' if node.kind == "latent" else ""
+    shape = _rectangle(
+        box, f'rx="{_n(radius)}" fill="{FILLS[node.kind]}" stroke="{OUTLINE}" stroke-width="1.6"{dashes}'
+    )
     if node.kind == "field":
         inner = Box(box.left + 3, box.top + 3, box.right - 3, box.bottom - 3)
-        shape += _rectangle(inner, f'rx="{_n(radius - 3)}" fill="none" stroke="{GREY}" stroke-width="1.2"')
+        shape += _rectangle(inner, f'rx="{_n(radius - 3)}" fill="none" stroke="{OUTLINE}" stroke-width="1.2"')
     return shape
 
 

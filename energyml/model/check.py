@@ -87,7 +87,7 @@ def term_names(model: CheckedModel) -> list[str]:
     return names
 
 
-# ---------------------------------------------------------------------------------------------------------- declarations
+# --------------------------------------------------------------------------------------------------------- declarations
 
 
 def _declare(context: Context, spec: t.Spec) -> None:
@@ -121,7 +121,7 @@ def _typed_declaration(context: Context, statement: t.Statement) -> None:
             declarations.param_decl(context, statement)
 
 
-# ----------------------------------------------------------------------------------------------------------------- terms
+# ---------------------------------------------------------------------------------------------------------------- terms
 
 
 def _terms(context: Context, spec: t.Spec) -> list[CheckedTerm]:
@@ -156,7 +156,7 @@ def _let(context: Context, node: t.LetDecl) -> None:
         context.lets[node.name.text] = Let(node.name.text, value, node.name.span)
 
 
-# --------------------------------------------------------------------------------------------------------------- choices
+# -------------------------------------------------------------------------------------------------------------- choices
 
 
 def _choices(context: Context, spec: t.Spec) -> Choices:
@@ -195,7 +195,7 @@ def _choice(context: Context, kind: CardKind, choice: t.Choice) -> Selection | N
     return selection(context, kind, choice.name, arguments)
 
 
-# ------------------------------------------------------------------------------------------------------------ whole file
+# ----------------------------------------------------------------------------------------------------------- whole file
 
 
 def _whole_file(context: Context, made: list[CheckedTerm]) -> None:
@@ -222,8 +222,8 @@ def _unscored(context: Context, made: list[CheckedTerm]) -> None:
                 scored.update(variables)
             case Gaussian(field=field):
                 scored.add(field)
-            case Chain(variable=variable) | Sequence(variable=variable) | Masked(variable=variable):
-                scored.add(variable)
+            case Chain(variable=name) | Sequence(variable=name) | Masked(variable=name):
+                scored.add(name)
     for variable in context.variables.values():
         if variable.name in scored or variable.readout is not None:
             continue
@@ -239,7 +239,8 @@ def _endless(context: Context, made: list[CheckedTerm]) -> None:
             dim = context.dims[name]
             if dim.kind == "free" and name not in dims_with_end:
                 notes = context.declared_here(name)
-                context.complain("E0312", variable.span, dim=name, name=variable.name, notes=notes)
+                remedy = f"give `{variable.name}` a `sequence` score with `end: ...`, or declare `dim {name}` without `free`"
+                context.complain("E0312", variable.span, dim=name, name=variable.name, notes=notes, help=remedy)
                 return
 
 
@@ -247,8 +248,9 @@ def _repeated_schemes(context: Context, made: list[CheckedTerm]) -> None:
     seen: dict[Scheme, Span] = {}
     for term in made:
         if isinstance(term, Scheme) and seen.setdefault(term, term.span) != term.span:
-            facts = {"scheme": term.scheme, "name": term.variable}
-            context.complain("W0302", term.span, notes=[Note("it is first here", seen[term])], **facts)
+            context.complain(
+                "W0302", term.span, notes=[Note("it is first here", seen[term])], scheme=term.scheme, name=term.variable
+            )
 
 
 def _unused(context: Context) -> None:

@@ -40,7 +40,7 @@ class Context:
         self, code: str, span: Span | None, *, notes: Iterable[Note] = (), help: str | None = None, **facts: object
     ) -> None:
         """Report a finding in the catalogue's wording."""
-        self.report.add(errors.diagnostic(code, span, notes=notes, help=help, **facts))
+        self.report.add(errors.diagnostic(code, span, notes=notes, help=help, caret=None, **facts))
 
     def declared_here(self, name: str) -> list[Note]:
         """A note that points at the declaration of a name, where it has one."""
@@ -53,7 +53,7 @@ class Context:
             return list(self.term_names)
         return self.names.of_kind(*(VARIABLES if kind == "variable" else (kind,)))
 
-    # -------------------------------------------------------------------------------------------------------- extents
+    # ---------------------------------------------------------------------------------------------------------- extents
 
     def extent(self, node: t.Extent) -> Extent | None:
         """Check an extent."""
@@ -86,14 +86,14 @@ class Context:
         """Whether a dim plus a constant is no longer than the dim, and not empty; complains where it is."""
         if offset > 0:
             remedy = f"write `{name}`, or declare a longer dim"
-            self.complain("E0205", node.span, extent=_shifted(name, offset), help=remedy,
-                          problem=f"it is longer than `{name}` itself")  # fmt: skip
+            problem = f"it is longer than `{name}` itself"
+            self.complain("E0205", node.span, extent=_shifted(name, offset), help=remedy, problem=problem)
             return False
         dim = self.dims.get(name)
         if dim is not None and dim.size is not None and dim.size + offset < 1:
-            size = f"`{name}` has {'at most ' if dim.kind == 'free' else ''}{dim.size} position{'s' if dim.size > 1 else ''}"
-            self.complain("E0205", node.span, extent=_shifted(name, offset), problem=f"{size}, so nothing is left",
-                          notes=self.declared_here(name))  # fmt: skip
+            problem = f"`{name}` has {dim.positions()}, so nothing is left"
+            notes = self.declared_here(name)
+            self.complain("E0205", node.span, extent=_shifted(name, offset), problem=problem, notes=notes)
             return False
         return True
 
@@ -104,7 +104,7 @@ class Context:
         if not guess:
             self.names.poison(ident.text)
 
-    # ---------------------------------------------------------------------------------------------------------- types
+    # ------------------------------------------------------------------------------------------------------------ types
 
     def axes(self, nodes: Sequence[t.Axis], element: str = REAL) -> tuple[Axis, ...] | None:
         """Check a list of axes, those of `element` where they belong to a type."""
@@ -141,8 +141,8 @@ class Context:
             if dim is not None and dim.kind == "nested" and dim.within not in before:
                 note = Note(f"`{dim.name}` has one size for each position of `{dim.within}`", dim.span)
                 remedy = f"write `{dim.within}, {dim.name}`"
-                self.complain("E0205", node.span, extent=axis.extent, notes=[note], help=remedy,
-                              problem=f"an axis over `{dim.within}` must come before it")  # fmt: skip
+                problem = f"an axis over `{dim.within}` must come before it"
+                self.complain("E0205", node.span, extent=axis.extent, notes=[note], help=remedy, problem=problem)
                 return False
             before.add(axis.extent.name)
         return True
@@ -156,16 +156,18 @@ class Context:
 
     def _element(self, node: t.Type) -> bool:
         element = node.element.text
+        if element in self.names.poisoned:
+            return False
         if element == "edge":
             self.complain("E0203", node.span, problem="only an input can be a list of edges")
             return False
         if element != REAL and element not in self.names.table:
-            if element not in self.names.poisoned:
-                guess = did_you_mean(element, [REAL, *self.names.of_kind("labels")])
-                remedy = f"did you mean `{guess}`?" if guess else f"declare it: `labels {element} = {{...}}`"
-                self.complain("E0201", node.element.span, name=element, help=remedy, notes=self.declared_here(guess or ""))
-                if not guess:
-                    self.names.poison(element)
+            guess = did_you_mean(element, [REAL, *self.names.of_kind("labels")])
+            remedy = f"did you mean `{guess}`?" if guess else f"declare it: `labels {element} = {{...}}`"
+            notes = self.declared_here(guess or "")
+            self.complain("E0201", node.element.span, name=element, help=remedy, notes=notes)
+            if not guess:
+                self.names.poison(element)
             return False
         if element != REAL and self.names.find(node.element, "labels") is None:
             return False

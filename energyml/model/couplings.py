@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from energyml.cards import registry
-from energyml.cards.options import found
 from energyml.diagnostics import join_names
 from energyml.model.context import Context
 from energyml.model.declared import Variable
 from energyml.model.expression import Expression, Potential, Reference
-from energyml.model.names import with_article
 from energyml.model.types import EdgeType, TensorType
 from energyml.model.typing import Place, expression, origin
 from energyml.syntax import tree as t
@@ -20,8 +18,9 @@ def read(context: Context, value: t.Value, field: Variable) -> tuple[Expression,
     """Check a sum of couplings."""
     parts: tuple[t.Value, ...] = (value,)
     if isinstance(value, t.Chained):
-        if any(operator != "+" for operator in value.operators):
-            _reject(context, value, "couplings joined by `+`", found(value))
+        other = next((operator for operator in value.operators if operator != "+"), None)
+        if other is not None:
+            _reject(context, value, "couplings joined by `+`", f"`{other}`")
             return None
         parts = value.operands
     made = [_coupling(context, part, field) for part in parts]
@@ -39,7 +38,7 @@ def _coupling(context: Context, node: t.Value, field: Variable) -> Expression | 
         return None
     problem = _WEIGHTS[made.potential](context, made, field)
     if problem:
-        notes = [*origin(context, made.arguments[-1]), *context.declared_here(field.name)]
+        notes = [*origin(context, made.arguments[0]), *context.declared_here(field.name)]
         context.complain("E0227", node.span, name=made.potential, problem=problem, notes=notes)
         return None
     return made
@@ -49,7 +48,7 @@ def _reject(context: Context, node: t.Value, expected: str, given: str) -> None:
     context.complain("E0325", node.span, option="pair", family="gaussian", expected=expected, found=given, help="")
 
 
-# ---------------------------------------------------------------------------------------------------------------- weights
+# -------------------------------------------------------------------------------------------------------------- weights
 
 
 def _dims(made: TensorType) -> tuple[str, ...]:
@@ -64,7 +63,9 @@ def _embeddings(context: Context, made: Potential, field: Variable) -> str:
     """`potts` and `lowrank`: a vector for each position of the field."""
     if _dims(made.type) != field.dims:
         return f"takes a vector for each position over {_over(field.dims)}, found `{made.type}`"
-    return "" if made.type.number_axes else f"takes vectors, so its weight needs an axis of numbers; found `{made.type}`"
+    return (
+        "" if made.type.number_axes else f"takes vectors, so its weight needs an axis of numbers; found `{made.type}`"
+    )
 
 
 def _constant_or_local(context: Context, made: Potential, field: Variable) -> str:
@@ -89,7 +90,7 @@ def _on_edges(context: Context, made: Potential, field: Variable) -> str:
     declared = context.inputs[edges.name].type
     assert isinstance(declared, EdgeType)
     if len(field.dims) != 1 or any(end != field.dims[0] for end in declared.ends) or len(declared.ends) != 2:
-        return f"takes edges between the positions of `{field.name}`, found {with_article('list')} `{declared}`"
+        return f"takes edges between the positions of `{field.name}`, found `{declared}`"
     if made.type.axes and _dims(made.type) != (declared.over,):
         return f"takes a single number or a weight for each `{declared.over}`, found `{made.type}`"
     return ""

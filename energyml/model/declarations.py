@@ -8,7 +8,7 @@ from energyml.diagnostics import Note, did_you_mean
 from energyml.model.context import Context
 from energyml.model.declared import Dim, Input, LabelSet, Param, Readout, Variable
 from energyml.model.selections import options, select, selection
-from energyml.model.types import REAL, EdgeType, TensorType
+from energyml.model.types import REAL, Axis, EdgeType, TensorType
 from energyml.syntax import tree as t
 
 LARGEST_DIM = 10**9
@@ -47,7 +47,7 @@ def is_first(context: Context, ident: t.Ident) -> bool:
     return entry is not None and entry.span == ident.span
 
 
-# ------------------------------------------------------------------------------------------------------------ label sets
+# ----------------------------------------------------------------------------------------------------------- label sets
 
 
 def labels_decl(context: Context, node: t.LabelsDecl) -> None:
@@ -132,7 +132,7 @@ def _sourced(context: Context, node: t.LabelsDecl, source: t.LabelSource) -> Non
 def check_label_source(context: Context, node: t.LabelsDecl) -> None:
     """Check that a network brings labels of its own, once it is known."""
     source = node.members
-    if not isinstance(source, t.LabelSource) or source.name.text not in context.nets or not is_first(context, node.name):
+    if not isinstance(source, t.LabelSource) or source.name.text not in context.nets:
         return
     net = context.nets[source.name.text]
     notes = context.declared_here(net.name)
@@ -140,12 +140,11 @@ def check_label_source(context: Context, node: t.LabelsDecl) -> None:
         remedy = "only `transformers` and `python` networks with masked conditionals bring their own labels"
         context.complain("E0109", source.name.span, name=net.name, notes=notes, help=remedy)
     elif source.arguments:
-        remedy = "leave the options out: the network says what its labels are"
-        at = source.arguments[0].span
-        context.complain("E0405", at, card=net.name, count="no options", help=remedy, notes=notes)
+        remedy = "leave the parentheses out: the network says what its labels are"
+        context.complain("E0109", source.span, name=f"{net.name}(...)", notes=notes, help=remedy)
 
 
-# ------------------------------------------------------------------------------------------------------------------ dims
+# ----------------------------------------------------------------------------------------------------------------- dims
 
 
 def dim_decl(context: Context, node: t.DimDecl) -> None:
@@ -155,7 +154,7 @@ def dim_decl(context: Context, node: t.DimDecl) -> None:
             continue
         name, size = item.name.text, item.size.value if item.size else None
         if item.size is not None and not (isinstance(size, int) and 1 <= size <= LARGEST_DIM):
-            context.complain("E0111", item.size.span, name=name, found=item.size.text, limit=LARGEST_DIM)
+            context.complain("E0111", item.size.span, name=name, found=item.size.text)
             context.names.poison(name)
             continue
         within = item.within.text if item.within else None
@@ -174,14 +173,14 @@ def check_nested_dims(context: Context, node: t.DimDecl) -> None:
         if found_outer and outer is not None and outer.kind in ("observed", "fixed"):
             continue
         if found_outer and outer is not None:
-            kind = "itself" if within == name else f"a {outer.kind} dim"
+            outside = "itself" if within == name else f"`{within}`, which is a {outer.kind} dim"
             notes = [] if within == name else context.declared_here(within)
-            context.complain("E0110", item.within.span, name=name, within=within, kind=kind, notes=notes)
+            context.complain("E0110", item.within.span, name=name, outside=outside, notes=notes)
         context.names.poison(name)
         del context.dims[name]
 
 
-# ------------------------------------------------------------------------------------------------ inputs and variables
+# ------------------------------------------------------------------------------------------------- inputs and variables
 
 
 def input_decl(context: Context, node: t.InputDecl) -> None:
@@ -197,10 +196,10 @@ def input_decl(context: Context, node: t.InputDecl) -> None:
 
 def _edge_type(context: Context, node: t.Type) -> EdgeType | None:
     if len(node.parameters) < 2:
-        context.complain("E0203", node.span, problem="it needs the dims of at least two ends")
+        context.complain("E0203", node.span, problem="a list of edges names the dims of at least two ends")
         return None
     if len(node.axes) != 1 or node.axes[0].extent.name is None or node.axes[0].extent.offset:
-        context.complain("E0203", node.span, problem="its one axis is the dim that counts the edges")
+        context.complain("E0203", node.span, problem="a list of edges has one axis, the dim that counts them")
         return None
     idents = [*node.parameters, node.axes[0].extent.name]
     found_all = [context.names.find(ident, "dim") is not None for ident in idents]
@@ -209,7 +208,7 @@ def _edge_type(context: Context, node: t.Type) -> EdgeType | None:
     for ident in idents:
         dim = context.dims.get(ident.text)
         if dim is not None and dim.kind not in ("observed", "fixed"):
-            problem = f"`{dim.name}` is a {dim.kind} dim"
+            problem = f"edges lie between positions that are given, and `{dim.name}` is {dim.kind}"
             context.complain("E0203", ident.span, problem=problem, notes=context.declared_here(dim.name))
             return None
     *ends, over = (ident.text for ident in idents)
@@ -238,9 +237,18 @@ def _variable_type(context: Context, node: t.VariableDecl, made: TensorType) -> 
         return False
     for axis_node, axis in zip(node.type.axes, made.axes, strict=True):
         if kind != "field" and (axis.extent.kind != "dim" or axis.extent.offset):
-            context.complain("E0206", axis_node.span, kind=kind, name=name, extent=axis.extent)
+            context.complain("E0206", axis_node.span, kind=kind, name=name, extent=axis.extent, help=_as_dim(axis))
             return False
     return True
+
+
+def _as_dim(axis: Axis) -> str:
+    """How to write an axis of a variable that is not a whole dim."""
+    if axis.extent.kind == "number":
+        return f"declare `dim K = {axis.extent.offset}` and write `K`"
+    if axis.extent.kind == "labels":
+        return "labels are what the cells hold: they stand before the brackets"
+    return f"write `{axis.extent.name}`; a term may leave positions out, as in `[t in {axis.extent}]`"
 
 
 def _readout(context: Context, node: t.VariableDecl) -> tuple[bool, Readout | None]:
@@ -275,7 +283,7 @@ def check_readout(context: Context, node: t.VariableDecl) -> None:
     context.complain("E0223", node.readout.span, problem=problem, notes=context.declared_here(field.name))
 
 
-# ------------------------------------------------------------------------------------------------------------ parameters
+# ----------------------------------------------------------------------------------------------------------- parameters
 
 
 def param_decl(context: Context, node: t.ParamDecl) -> None:
@@ -286,8 +294,7 @@ def param_decl(context: Context, node: t.ParamDecl) -> None:
     made = context.tensor_type(node.type)
     initial = _initial(context, node)
     if made is not None and made.element != REAL:
-        facts = {"kind": "param", "name": name, "expected": "`real` elements", "found": made}
-        context.complain("E0207", node.type.span, **facts)
+        context.complain("E0207", node.type.span, kind="param", name=name, expected="`real` elements", found=made)
         made = None
     if made is None or not _fixed_size(context, node, made):
         context.names.poison(name)

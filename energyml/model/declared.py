@@ -15,7 +15,7 @@ from energyml.model.types import EdgeType, MaskedType, StepType, TensorType
 from energyml.syntax import spelling
 from energyml.syntax.tree import DimKind, VariableKind
 
-# ---------------------------------------------------------------------------------------------------------- declarations
+# --------------------------------------------------------------------------------------------------------- declarations
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,18 @@ class LabelSet:
 
 @dataclass(frozen=True)
 class Dim:
-    """A size: observed, fixed, free (part of the answer, at most `size`) or nested (one size for each position of `within`)."""
+    """A size: observed, fixed, free (part of the answer, at most `size`) or nested (one for each position of `within`)."""
 
     name: str
     kind: DimKind
     size: int | None = None
     within: str | None = None
     span: Span = attribute(default=NOWHERE, compare=False)
+
+    def positions(self, fewer: int = 0) -> str:
+        """How many positions it has, less a few, in a message."""
+        count = (self.size or 0) - fewer
+        return f"{'at most ' if self.kind == 'free' else ''}{count} position{'s' if count != 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Let:
     span: Span = attribute(default=NOWHERE, compare=False)
 
 
-# ----------------------------------------------------------------------------------------------------------------- terms
+# ---------------------------------------------------------------------------------------------------------------- terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ _LABELS = ("output", "latent")
 _CHAIN = ("unary", "pair", "start", "end")
 _FAMILIES: dict[str, _Family] = {
     "chain": _Family(_CHAIN, "pair", _LABELS, _CHAIN, _CHAIN),
-    "gaussian": _Family(("unary", "pair", "ridge", "bounded"), "unary", ("field",), ("unary", "ridge"), ("unary", "pair")),
+    "gaussian": _Family(
+        ("unary", "pair", "ridge", "bounded"), "unary", ("field",), ("unary", "ridge"), ("unary", "pair")
+    ),
     "linear": _Family(("unary",), "unary", ("field",), ("unary",)),
     "quadratic": _Family(("pair", "ridge", "bounded"), None, ("field",), ("ridge",)),
     "sequence": _Family(("step", "given", "normalize", "end"), "step", _LABELS, ("given",), ("sequence",)),
@@ -71,8 +73,16 @@ class _Block:
         notes: Iterable[Note] = (),
     ) -> None:
         """Report a value that an option does not take."""
-        facts = {"option": option, "family": self.node.kind, "expected": expected, "found": given}
-        self.context.complain("E0325", span or self.values[option].span, help=remedy, notes=notes, **facts)
+        self.context.complain(
+            "E0325",
+            span or self.values[option].span,
+            help=remedy,
+            notes=notes,
+            option=option,
+            family=self.node.kind,
+            expected=expected,
+            found=given,
+        )
 
     def tensor(self, option: str, fits: Callable[[TensorType], bool], *allowed: TensorType) -> Expression | None:
         """The tensor of an option; its type must fit, and `allowed` says in a message what would."""
@@ -163,8 +173,15 @@ def _variable(context: Context, node: t.FamilyStmt) -> Variable | None:
     variable = context.variables[name]
     notes = context.declared_here(name)
     if variable.kind not in wanted:
-        facts = {"family": node.kind, "expected": one_of(wanted), "name": name, "found": with_article(variable.kind)}
-        context.complain("E0309", node.variable.span, notes=notes, **facts)
+        context.complain(
+            "E0309",
+            node.variable.span,
+            notes=notes,
+            family=node.kind,
+            expected=one_of(wanted),
+            name=name,
+            found=with_article(variable.kind),
+        )
         return None
     if not scorable(context, node.variable.span, variable):
         return None
@@ -174,7 +191,7 @@ def _variable(context: Context, node: t.FamilyStmt) -> Variable | None:
     return variable
 
 
-# ---------------------------------------------------------------------------------------------------------------- chains
+# --------------------------------------------------------------------------------------------------------------- chains
 
 
 def _chain(block: _Block, variable: Variable) -> Chain | None:
@@ -182,7 +199,9 @@ def _chain(block: _Block, variable: Variable) -> Chain | None:
     cell = TensorType(REAL, (labels,))
     cells = TensorType(REAL, (index, labels))
     values = block.values
-    unary = block.tensor("unary", lambda made: made.without_roles() in (cell, cells), cells) if "unary" in values else None
+    unary = (
+        block.tensor("unary", lambda made: made.without_roles() in (cell, cells), cells) if "unary" in values else None
+    )
     pair = _pair(block, variable)
     start, end = (
         block.tensor(key, lambda made: made.without_roles() == cell, cell) if key in values else None
@@ -255,7 +274,9 @@ def _end_label(block: _Block, variable: Variable) -> tuple[bool, str | None]:
         if dim is None or dim.kind != "free":
             return True, None
         at = Span(block.node.span.start, block.node.variable.span.end)
-        context.complain("E0312", at, dim=dim.name, name=variable.name, notes=context.declared_here(dim.name))
+        remedy = f"add `end: ...`, the label that ends it, or declare `dim {dim.name}` without `free`"
+        notes = context.declared_here(dim.name)
+        context.complain("E0312", at, dim=dim.name, name=variable.name, notes=notes, help=remedy)
         return False, None
     label = value.value if isinstance(value, t.String) else value.text if isinstance(value, t.Name) else None
     if label is None:
@@ -313,8 +334,7 @@ def _network(block: _Block, option: str, variable: Variable, role: NetRole) -> s
     net = context.nets[value.text]
     notes = context.declared_here(net.name)
     if net.role != role:
-        facts = {"option": option, "expected": role, "name": net.name, "found": net.role}
-        context.complain("E0310", value.span, notes=notes, **facts)
+        context.complain("E0310", value.span, notes=notes, option=option, expected=role, name=net.name, found=net.role)
         return None
     if isinstance(net.declared, StepType | MaskedType) and net.declared.labels != variable.type.element:
         block.reject(option, f"a network over `{variable.type.element}`", f"`{net.declared}`", notes=notes)

@@ -97,13 +97,31 @@ class Names:
     def _wrong_kind(self, ident: t.Ident | t.Name, entry: Declared, kinds: Sequence[str]) -> Diagnostic:
         note = Note(f"`{ident.text}` is declared here", entry.span)
         found = with_article(kind_word(entry.kind))
-        return errors.diagnostic("E0103", ident.span, name=ident.text, found=found, expected=one_of(kinds), notes=[note])
+        return errors.diagnostic(
+            "E0103", ident.span, name=ident.text, found=found, expected=one_of(kinds), notes=[note]
+        )
+
+    def unknown_tensor(self, ident: t.Name) -> None:
+        """Report a name in an expression that nothing declares."""
+        guess = did_you_mean(ident.text, self.table)
+        tensors = self.of_kind("input", "param", "let")
+        if guess:
+            remedy, notes = f"did you mean `{guess}`?", [Note(f"`{guess}` is declared here", self.table[guess].span)]
+        else:
+            listed = f"the tensors of this file are {join_names(tensors, 'and')}" if tensors else ""
+            remedy, notes = listed or f"declare it: `param {ident.text} : real[...]`", []
+            self.poison(ident.text)
+        self.report.add(errors.diagnostic("E0102", ident.span, what="name", name=ident.text, help=remedy, notes=notes))
 
     def _unknown(self, ident: t.Ident | t.Name, kinds: Sequence[str]) -> Diagnostic:
         candidates = self.of_kind(*kinds) if kinds else list(self.table)
         guess = did_you_mean(ident.text, candidates)
         notes = [Note(f"`{guess}` is declared here", self.table[guess].span)] if guess else []
-        what = "variable" if len(kinds) > 1 and set(kinds) <= set(VARIABLES) else " or ".join(map(kind_word, kinds)) or "name"
+        what = (
+            "variable"
+            if len(kinds) > 1 and set(kinds) <= set(VARIABLES)
+            else " or ".join(map(kind_word, kinds)) or "name"
+        )
         if guess:
             remedy = f"did you mean `{guess}`?"  # every use has to be mended
         else:

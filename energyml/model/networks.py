@@ -57,8 +57,7 @@ def _options_fit(context: Context, node: t.NetDecl, chosen: Selection) -> bool:
                 problem = f"`{key}` has fixed sizes, and `{dim.name}` is {dim.kind}"
                 remedy = "leave it out: a network keeps the dims of its arguments"
                 notes = context.declared_here(dim.name)
-                facts = {"extent": axis.extent, "problem": problem}
-                context.complain("E0205", places[key], notes=notes, help=remedy, **facts)
+                context.complain("E0205", places[key], notes=notes, help=remedy, extent=axis.extent, problem=problem)
                 return False
     problems = cast("NetCard", chosen.card).misfits(chosen)
     for key, expected in problems.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from energyml.cards import registry
-from energyml.diagnostics import Note, Span, join_names
+from energyml.diagnostics import Note, Span, did_you_mean, join_names
 from energyml.model.context import Context
 from energyml.model.declared import Binding, CellRef, Edges, Range, Variable
 from energyml.model.expression import At, Combine, Expression, Potential
@@ -14,7 +14,7 @@ from energyml.model.types import REAL, Axis, EdgeType
 from energyml.model.typing import origin, too_many
 from energyml.syntax import tree as t
 
-# ------------------------------------------------------------------------------------------------------------ index sets
+# ----------------------------------------------------------------------------------------------------------- index sets
 
 
 def domain(context: Context, binders: Sequence[t.Binder]) -> tuple[tuple[Binding, ...] | None, Indices]:
@@ -71,7 +71,10 @@ def _nested_range(context: Context, node: t.RangeBinder, within: str, indices: I
         return False
     name = node.dim.text
     note = Note(f"`{name}` has one size for each position of `{within}`", context.dims[name].span)
-    problem = f"{len(outer)} indices run over `{within}`" if outer else f"an index over `{within}` must come before it"
+    if outer:
+        problem = f"{join_names(outer, 'and')} both run over `{within}`, so it is not clear whose `{name}` is meant"
+    else:
+        problem = f"an index over `{within}` must come before it"
     context.complain("E0205", node.dim.span, extent=name, notes=[note], problem=problem)
     return False
 
@@ -84,18 +87,19 @@ def _edges(context: Context, node: t.EdgeBinder) -> Edges | None:
         return None
     notes = context.declared_here(source.name)
     if not isinstance(source.type, EdgeType):
-        problem = f"`{source.name}` is `{source.type}`"
+        problem = f"`{source.name}` is `{source.type}`, no list of edges"
         context.complain("E0203", node.source.span, problem=problem, notes=notes)
         return None
     if len(source.type.ends) != len(node.ends):
-        facts = {"source": source.name, "expected": len(source.type.ends), "found": len(node.ends)}
-        context.complain("E0304", node.span, notes=notes, **facts)
+        context.complain(
+            "E0304", node.span, notes=notes, source=source.name, expected=len(source.type.ends), found=len(node.ends)
+        )
         return None
     ends = tuple(end.text for end in node.ends)
     return Edges(node.index.text, ends, source.name, source.type.over, source.type.ends)
 
 
-# ----------------------------------------------------------------------------------------------------------------- cells
+# ---------------------------------------------------------------------------------------------------------------- cells
 
 
 def scorable(context: Context, span: Span, variable: Variable) -> bool:
@@ -115,10 +119,14 @@ def cell(context: Context, node: t.Cell, indices: Indices, role: t.Ident | None 
         return None
     variable = context.variables[name]
     notes = context.declared_here(name)
+    if name in indices.unscorable:
+        return None
     if variable.kind == "field":
-        context.complain("E0326", node.span, name=name, notes=notes)
+        context.complain("E0326", node.variable.span, name=name, notes=notes)
+        indices.unscorable.add(name)
         return None
     if not scorable(context, node.variable.span, variable):
+        indices.unscorable.add(name)
         return None
     axes = variable.type.index_axes
     if len(node.indices) > len(axes):
@@ -165,8 +173,13 @@ def scope_order(
         return None
     found = [axis.extent.name for axis in value.type.label_axes]
     if sorted(found) != sorted(labels):
-        facts = {"found": _axes_over(found), "expected": _cells_over(labels)}
-        context.complain("E0213", node.value.span, notes=[*_scope_notes(context, scope), *origin(context, value)], **facts)
+        context.complain(
+            "E0213",
+            node.value.span,
+            notes=[*_scope_notes(context, scope), *origin(context, value)],
+            found=_axes_over(found),
+            expected=_cells_over(labels),
+        )
         return None
     return _matched(context, node, scope, labels, value)
 
@@ -198,8 +211,10 @@ def _by_role(
     place = next((i for i, axis in enumerate(axes) if axis.role == role), None)
     variable = item.cell.variable.text
     if place is None:
-        known = join_names([axis.role for axis in axes if axis.role], "and")
-        problem, remedy = f"the table has no axis with the role `{role}`", f"its roles are {known}"
+        known = [axis.role for axis in axes if axis.role]
+        guess = did_you_mean(role, known)
+        problem = f"the table has no axis with the role `{role}`"
+        remedy = f"did you mean `{guess}`?" if guess else f"its roles are {join_names(known, 'and')}"
     elif axes[place].extent.name != labels:
         over = axes[place].extent
         problem, remedy = f"the axis `{role}` is over `{over}`, but `{variable}` is over `{labels}`", ""
@@ -263,7 +278,7 @@ def _potential_order(
         problem = f"needs a scope of two cells over one label set, found {_cells_over(labels)}"
     elif value.type.axes:
         problem = f"takes a single number as its weight, found `{value.type}`"
-        remedy = "subscript the weight" if value.type.index_axes else ""
+        remedy = "subscript the weight" if value.type.index_axes == value.type.axes else ""
     else:
         return (0, 1)
     context.complain("E0227", node.value.span, name=value.potential, problem=problem, help=remedy)

@@ -74,10 +74,10 @@ def options(context: Context, card: Card, arguments: Sequence[Argument], span: S
     """Check the options of a card; every bad one is reported, and `None` returned if there is any."""
     given: dict[str, Any] = {}
     keys: dict[str, Span] = {}
-    sound = True
+    sound, misplaced = True, False
     for key, value, place in _with_keys(context, card, arguments):
         if key is None:
-            sound = False
+            sound, misplaced = False, True
         elif key in keys:
             context.complain("E0406", place, option=key)
             sound = False
@@ -86,9 +86,9 @@ def options(context: Context, card: Card, arguments: Sequence[Argument], span: S
             given[key] = _read(context, card, key, value, place)
             sound = sound and given[key] is not None
     for option in card.options:
-        if option.required and option.name not in keys:
-            remedy = f"write `{card.name}({option.name}: ...)`"
-            context.complain("E0404", span, card=card.name, option=option.name, summary=option.summary, help=remedy)
+        if option.required and option.name not in keys and not misplaced:
+            remedy = f"write `{card.name}({option.name}: ...)`, {option.summary}"
+            context.complain("E0404", span, card=card.name, option=option.name, help=remedy)
             sound = False
     return given if sound else None
 
@@ -110,6 +110,7 @@ def _with_keys(
             count = _COUNTS[card.positional] if card.positional < len(_COUNTS) else f"{card.positional} values"
             context.complain("E0405", argument.span, card=card.name, count=count, help=remedy)
             yield None, argument, argument.span
+            return
 
 
 def _read(context: Context, card: Card, key: str, value: t.Value, place: Span) -> Any:
@@ -128,8 +129,9 @@ def _read(context: Context, card: Card, key: str, value: t.Value, place: Span) -
         result = option.type.read(value, Around(context))
     except BadOption as problem:
         if not (context.incomplete and isinstance(option.type, NameOf)):
-            facts = {"option": key, "expected": problem.expected, "found": problem.found}
-            context.complain("E0403", problem.span, help=problem.help, **facts)
+            context.complain(
+                "E0403", problem.span, help=problem.help, option=key, expected=problem.expected, found=problem.found
+            )
         return None
     context.names.used.update(_names_in(value))
     return result

@@ -22,6 +22,7 @@ class Indices:
         outer: an index over a nested dim -> the index of the position whose elements it counts.
         places: where each is bound.
         unknown: names whose own binding is at fault; nothing more is said about them.
+        unscorable: variables that were reported in this term; nothing more is said about them either.
         bindable: whether the statement has an index set at all.
     """
 
@@ -29,6 +30,7 @@ class Indices:
     outer: dict[str, str] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
+    unscorable: set[str] = field(default_factory=set)
     bindable: bool = True
 
     def add(self, binding: Binding) -> None:
@@ -53,14 +55,38 @@ def subscripts(
     context: Context, nodes: Sequence[t.Index], axes: Sequence[Axis], indices: Indices
 ) -> tuple[Affine, ...] | None:
     """Check indices against the axes that they consume, in order; there may be fewer indices than axes."""
+    if _swapped(context, nodes, axes, indices):
+        return None
     made = [_index(context, node, axis, indices) for node, axis in zip(nodes, axes, strict=False)]
     sound = tuple(one for one in made if one is not None)
     if len(sound) < len(made):
         return None
     for node, axis in zip(nodes, axes, strict=False):
-        if not _of_its_outer(context, node, axis, indices, dict(zip((a.extent.name for a in axes), sound, strict=False))):
+        if not _of_its_outer(
+            context, node, axis, indices, dict(zip((a.extent.name for a in axes), sound, strict=False))
+        ):
             return None
     return sound
+
+
+def _swapped(context: Context, nodes: Sequence[t.Index], axes: Sequence[Axis], indices: Indices) -> bool:
+    """Whether the right indices stand in the wrong order; reported as one mistake."""
+    named = [node for node in nodes if node.name is not None and node.name.text in indices.bound]
+    over = [indices.bound[node.name.text][0] for node in named if node.name is not None]
+    wanted = [axis.extent.name for axis in axes]
+    if len(named) < len(nodes) or len(nodes) < len(axes) or over == wanted or sorted(over) != sorted(wanted):
+        return False
+    if len(set(wanted)) < len(wanted):
+        return False
+    order = [context.report.source.excerpt(named[over.index(dim)].span) for dim in wanted]
+    wrong = next(i for i, dim in enumerate(wanted) if over[i] != dim)
+    index = named[wrong].name
+    assert index is not None
+    remedy = f"write `[{', '.join(order)}]`"
+    notes = indices.bound_here(index.text)
+    at = nodes[wrong].span
+    context.complain("E0212", at, index=index.text, found=over[wrong], expected=wanted[wrong], help=remedy, notes=notes)
+    return True
 
 
 def _index(context: Context, node: t.Index, axis: Axis, indices: Indices) -> Affine | None:
@@ -91,7 +117,7 @@ def _constant(context: Context, node: t.Index, axis: Axis, dim: Dim | None) -> A
     elif dim is not None and dim.size is not None:
         size = dim.size + axis.extent.offset
         if not -size <= node.offset < size:
-            problem = f"it has {'at most ' if dim.kind == 'free' else ''}{size} position{'s' if size > 1 else ''}"
+            problem = f"it has {dim.positions(-axis.extent.offset)}"
     if not problem:
         return Affine(None, node.offset)
     notes = context.declared_here(axis.extent.name)
@@ -106,7 +132,7 @@ def _unbound(context: Context, ident: t.Ident, axis: Axis, indices: Indices) -> 
     elif indices.bindable:
         remedy = f"bind it in the term's index set: `[{ident.text} in {axis.extent}]`"
     else:
-        remedy = "only factors and `forbid` have an index set; subscript it there"
+        remedy = "leave the subscript out here: only factors and `forbid` have an index set"
     context.complain("E0208", ident.span, index=ident.text, help=remedy, notes=indices.bound_here(guess or ""))
     if not guess and indices.bindable:
         indices.unknown.add(ident.text)  # one binding mends every use
@@ -117,14 +143,11 @@ def _end_of_edge(context: Context, node: t.Index, axis: Axis, name: str) -> Affi
         return Affine(name)
     problem = "the end of an edge may be any position, the last one too"
     remedy = f"write `{name}`: an edge leads to its own ends only" if node.offset else ""
-    facts = {"index": Affine(name, node.offset), "dim": axis.extent, "problem": problem}
-    context.complain("E0209", node.span, help=remedy, **facts)
+    context.complain("E0209", node.span, help=remedy, index=Affine(name, node.offset), dim=axis.extent, problem=problem)
     return None
 
 
-def _in_range(
-    context: Context, node: t.Index, axis: Axis, indices: Indices, name: str, shrink: int
-) -> Affine | None:
+def _in_range(context: Context, node: t.Index, axis: Axis, indices: Indices, name: str, shrink: int) -> Affine | None:
     """For `i in D-a`, `x[i+k]` on extent `D-b` is legal when `0 <= k <= a-b`."""
     made, dim = Affine(name, node.offset), axis.extent.name
     if 0 <= node.offset <= shrink + axis.extent.offset:
@@ -134,16 +157,15 @@ def _in_range(
         problem = f"at the first `{name}` there is no `{made}`"
         remedy = f"let `{name}` be the earlier position: `[{name} in {dim}-{back}]` with `{name}` and `{name}+{back}`"
     else:
-        problem = f"at the last `{name}` there is no `{made}`" if node.offset else f"`{name}` runs further"
+        problem = f"at the last `{name}` there is no `{made}`" if node.offset else f"it runs over `{_range(dim, shrink)}`"
         remedy = f"bind `{name} in {dim}-{node.offset - axis.extent.offset}`"
-    facts = {"index": made, "dim": axis.extent, "problem": problem}
-    context.complain("E0209", node.span, help=remedy, notes=indices.bound_here(name), **facts)
+    context.complain(
+        "E0209", node.span, help=remedy, notes=indices.bound_here(name), index=made, dim=axis.extent, problem=problem
+    )
     return None
 
 
-def _of_its_outer(
-    context: Context, node: t.Index, axis: Axis, indices: Indices, by_dim: dict[str, Affine]
-) -> bool:
+def _of_its_outer(context: Context, node: t.Index, axis: Axis, indices: Indices, by_dim: dict[str, Affine]) -> bool:
     """Whether an index over a nested dim stands beside the very position whose elements it counts."""
     dim = context.dims.get(axis.extent.name)
     if dim is None or dim.kind != "nested" or node.name is None or node.name.text not in indices.outer:
@@ -156,3 +178,7 @@ def _of_its_outer(
     notes = indices.bound_here(node.name.text)
     context.complain("E0209", node.span, index=node.name.text, dim=axis.extent, problem=problem, notes=notes)
     return False
+
+
+def _range(dim: str, shrink: int) -> str:
+    return f"{dim}-{shrink}" if shrink else dim

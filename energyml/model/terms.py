@@ -16,6 +16,7 @@ from energyml.model.scopes import cell, domain, scorable, scope_order
 from energyml.model.subscripts import Indices
 from energyml.model.types import TensorType
 from energyml.model.typing import Place, expression, origin
+from energyml.syntax import spelling
 from energyml.syntax import tree as t
 
 
@@ -23,7 +24,7 @@ def name_term(context: Context, name: str, span: Span) -> bool:
     """Enter a term's name; two terms of one name are reported."""
     known = context.term_names.get(name)
     if known is not None:
-        context.complain("E0101", span, name=name, notes=[Note(f"the term `{name}` is first here", known)])
+        context.complain("E0302", span, name=name, notes=[Note("the first one is here", known)])
         return False
     context.term_names[name] = span
     return True
@@ -113,7 +114,7 @@ def _relaxations(value: Expression) -> list[Relaxed]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------------- constraints
+# ---------------------------------------------------------------------------------------------------------- constraints
 
 
 def forbid(context: Context, node: t.ForbidStmt, number: int) -> Forbid | None:
@@ -160,10 +161,7 @@ def _pattern_matches(context: Context, span: Span, pattern: str, label_set: str,
     if any(fnmatchcase(label, pattern) for label in known):
         return True
     guess = did_you_mean(pattern, known)
-    if guess:
-        remedy = f"did you mean '{guess}'?"
-    else:
-        remedy = _listed(known)
+    remedy = f"did you mean '{guess}'?" if guess else _listed(known)
     context.complain("E0317", span, pattern=pattern, labels=label_set, help=remedy, notes=_declared(context, label_set))
     return False
 
@@ -171,12 +169,18 @@ def _pattern_matches(context: Context, span: Span, pattern: str, label_set: str,
 def _against_cell(context: Context, node: t.Condition, ref: CellRef, other: CellRef) -> Condition | None:
     mine, theirs = (context.variables[one.variable].type.element for one in (ref, other))
     if mine != theirs:
-        facts = {"left": ref, "right": other, "left_labels": mine, "right_labels": theirs}
-        context.complain("E0318", node.span, **facts)
+        context.complain("E0318", node.span, left=ref, right=other, left_labels=mine, right_labels=theirs)
         return None
     if node.operator.endswith("~"):
-        facts = {"option": node.operator, "family": "forbid", "expected": "a pattern in quotes", "found": "a cell"}
-        context.complain("E0325", node.operand.span, help="compare cells with `=` or `!=`", **facts)
+        context.complain(
+            "E0325",
+            node.operand.span,
+            help="compare cells with `=` or `!=`",
+            option=node.operator,
+            family="forbid",
+            expected="a pattern in quotes",
+            found="a cell",
+        )
         return None
     if (ref.variable, ref.indices) == (other.variable, other.indices):
         excerpt = context.report.source.excerpt(node.operand.span)
@@ -189,12 +193,12 @@ def unknown_label(context: Context, span: Span, label: str, label_set: str) -> N
     """Report a label that a label set lacks."""
     known = context.label_sets[label_set].labels or ()
     guess = did_you_mean(label, known)
-    remedy = f"did you mean `{guess}`?" if guess else _listed(known)
+    remedy = f"did you mean `{spelling.label(guess)}`?" if guess else _listed(known)
     context.complain("E0313", span, label=label, labels=label_set, help=remedy, notes=_declared(context, label_set))
 
 
 def _listed(known: tuple[str, ...]) -> str:
-    return f"its labels are {join_names(known, 'and')}" if len(known) <= MOST_LISTED else ""
+    return f"its labels are {join_names(map(spelling.label, known), 'and')}" if len(known) <= MOST_LISTED else ""
 
 
 def _declared(context: Context, label_set: str) -> list[Note]:
@@ -214,14 +218,27 @@ def scheme(context: Context, node: t.SchemeStmt) -> Scheme | None:
     if not scorable(context, node.variable.span, variable) or known is None:
         return None
     if len(variable.dims) != 1:
-        facts = {"family": "scheme", "name": variable.name, "type": variable.type}
-        context.complain("E0306", node.variable.span, notes=context.declared_here(variable.name), **facts)
+        context.complain(
+            "E0306",
+            node.variable.span,
+            notes=context.declared_here(variable.name),
+            family="scheme",
+            name=variable.name,
+            type=variable.type,
+        )
         return None
     label_set = context.label_sets.get(variable.type.element)
     for label in (label_set.labels or ()) if label_set else ():
         problem = misfit(known, label)
         if problem:
-            facts = {"label": label, "labels": variable.type.element, "scheme": node.scheme.text, "problem": problem}
-            context.complain("E0320", node.scheme.span, notes=_declared(context, variable.type.element), **facts)
+            context.complain(
+                "E0320",
+                node.scheme.span,
+                notes=_declared(context, variable.type.element),
+                label=label,
+                labels=variable.type.element,
+                scheme=node.scheme.text,
+                problem=problem,
+            )
             return None
     return Scheme(variable.name, node.scheme.text, node.span)

@@ -8,7 +8,7 @@ from typing import cast
 
 from energyml.cards import registry
 from energyml.cards.options import constant, found
-from energyml.diagnostics import Note, Span, join_names
+from energyml.diagnostics import Note, Span, did_you_mean, join_names
 from energyml.model.context import Context
 from energyml.model.declared import Net, NetSignature
 from energyml.model.expression import (
@@ -95,11 +95,14 @@ def origin(context: Context, value: Expression) -> list[Note]:
     return []
 
 
-# ----------------------------------------------------------------------------------------------------------------- names
+# ---------------------------------------------------------------------------------------------------------------- names
 
 
 def _name(context: Context, node: t.Name) -> Expression | None:
     name = node.text
+    if name not in context.names.table and name not in context.names.poisoned:
+        context.names.unknown_tensor(node)
+        return None
     entry = context.names.find(node)
     if entry is None:
         return None
@@ -137,20 +140,18 @@ def _no_tensor(context: Context, node: t.Name, kind: str, remedy: str) -> None:
     context.complain("E0219", node.span, name=node.text, kind=kind, notes=notes, help=remedy)
 
 
-# ----------------------------------------------------------------------------------------------------------------- calls
+# ---------------------------------------------------------------------------------------------------------------- calls
 
 
 def _call(context: Context, node: t.Call, place: Place) -> Expression | None:
     name = node.function.text
-    if name in ("soft", "hard"):
-        return _relaxed(context, node, place)
     known = name in context.names.table or name in context.names.poisoned
+    if name in ("soft", "hard") and not known:
+        return _relaxed(context, node, place)
     if not known and registry.find("potential", name) is not None:
         return _potential(context, node, place)
     arguments = [expression(context, argument, Place(place.indices, place.relaxable)) for argument in node.positional]
-    if not known and registry.find("net", name) is not None:
-        remedy = f"`{name}` is a kind of network; declare one first: `net f = {name}(...)`"
-        context.complain("E0102", node.function.span, what="network", name=name, help=remedy)
+    if not known and _in_catalogue(context, node.function):
         return None
     if context.names.find(node.function, "net") is None:
         return None
@@ -162,6 +163,21 @@ def _call(context: Context, node: t.Call, place: Place) -> Expression | None:
     net = context.nets.get(name)
     parts = _all(arguments)
     return None if net is None or parts is None else _apply(context, node, net, parts)
+
+
+def _in_catalogue(context: Context, node: t.Name) -> bool:
+    """Whether an undeclared name is, or almost is, a word of the catalogue; reports it if so."""
+    if registry.find("net", node.text) is not None:
+        remedy = f"`{node.text}` is a kind of network; declare one first: `net f = {node.text}(...)`"
+    elif did_you_mean(node.text, context.names.of_kind("net")):
+        return False
+    else:
+        guess = did_you_mean(node.text, ["soft", "hard", *(card.name for card in registry.every("potential"))])
+        if guess is None:
+            return False
+        remedy = f"did you mean `{guess}`?"
+    context.complain("E0102", node.span, what="network", name=node.text, help=remedy)
+    return True
 
 
 def _apply(context: Context, node: t.Call, net: Net, parts: tuple[Expression, ...]) -> Expression | None:
@@ -214,20 +230,22 @@ def _relaxed(context: Context, node: t.Call, place: Place) -> Expression | None:
         remedy = f"write `{word}({place.relaxable[0]})`"
         context.complain("E0315", node.span, problem=problem, help=remedy)
         return None
-    if context.names.find(argument, "output", "latent") is None or argument.text not in context.variables:
-        return None
-    variable = context.variables[argument.text]
     if argument.text not in place.relaxable:
+        if context.names.find(argument, "output", "latent") is None:
+            return None
         remedy = f"add it: `({', '.join((*place.relaxable, argument.text))})`"
         problem = "not listed in the parentheses of this score"
         context.complain("E0324", argument.span, name=argument.text, problem=problem, help=remedy)
         return None
+    variable = context.variables.get(argument.text)
+    if variable is None or variable.kind == "field":
+        return None  # it was reported where it is listed
     soft = word == "soft"
     labels = labels_axis(variable.type.element)
     return Relaxed(TensorType(REAL, (*variable.type.axes, labels)) if soft else variable.type, argument.text, soft)
 
 
-# ------------------------------------------------------------------------------------------------------------ potentials
+# ----------------------------------------------------------------------------------------------------------- potentials
 
 
 def _potential(context: Context, node: t.Call, place: Place) -> Expression | None:
@@ -260,7 +278,7 @@ def _edges(context: Context, name: str, node: t.Value) -> Expression | None:
         if isinstance(declared, EdgeType):
             return Reference(declared.as_tensor(), "input", node.text)
     known = [given.name for given in context.inputs.values() if isinstance(given.type, EdgeType)]
-    remedy = f"the lists of edges are {join_names(known, 'and')}" if known else "declare `input link : edge(T, T)[E]`"
+    remedy = f"declared: {join_names(known, 'and')}" if known else "declare one: `input link : edge(T, T)[E]`"
     context.complain("E0227", node.span, name=name, problem="takes the name of a list of edges first", help=remedy)
     return None
 
@@ -271,7 +289,7 @@ def _no_part(context: Context, span: Span, name: str) -> None:
     context.complain("E0227", span, name=name, problem=problem, help=remedy)
 
 
-# ------------------------------------------------------------------------------------------------------------ subscripts
+# ----------------------------------------------------------------------------------------------------------- subscripts
 
 
 def _subscript(context: Context, node: t.Subscript, place: Place) -> Expression | None:
@@ -295,10 +313,11 @@ def too_many(context: Context, span: Span, value: str, type_: TensorType, notes:
     """Report an index without an axis to consume."""
     count = len(type_.index_axes)
     has = {0: "no axis that an index could consume", 1: "one axis for indices"}.get(count, f"{count} axes for indices")
-    context.complain("E0211", span, value=value, type=type_, has=has, notes=notes)
+    remedy = "leave the subscript out: what has no such axis is shared over positions" if count == 0 else ""
+    context.complain("E0211", span, value=value, type=type_, has=has, notes=notes, help=remedy)
 
 
-# ------------------------------------------------------------------------------------------------------------ arithmetic
+# ----------------------------------------------------------------------------------------------------------- arithmetic
 
 
 def _combine(
@@ -319,8 +338,15 @@ def _combine(
         whole = joined(made, operator, part.type)
         if whole is None:
             problem = _why_apart(made, operator, part.type)
-            facts = {"operator": operator, "left": made, "right": part.type, "problem": problem}
-            context.complain("E0220", spans[0].to(at), notes=origin(context, Combine(made, parts, operators)), **facts)
+            context.complain(
+                "E0220",
+                spans[0].to(at),
+                notes=origin(context, Combine(made, parts, operators)),
+                operator=operator,
+                left=made,
+                right=part.type,
+                problem=problem,
+            )
             return None
         made = whole
     return Combine(made, parts, operators)

@@ -115,7 +115,7 @@ def _embedded(arguments: Arguments, selection: Selection) -> TensorType:
 
 def _words_with_characters(arguments: Arguments, selection: Selection) -> TensorType:
     if len(arguments) not in (2, 3):
-        found = len(arguments) or "none"
+        found = f"{len(arguments) or 'no'} argument{'s' if len(arguments) != 1 else ''}"
         raise BadArguments(f"takes characters, words and optionally part-of-speech labels, found {found}")
     for position, argument in enumerate(arguments):
         if argument.element == REAL:
@@ -138,11 +138,11 @@ def _pooled(arguments: Arguments, selection: Selection) -> TensorType:
 
 def _heads(selection: Selection) -> Mapping[str, str]:
     hidden, heads = selection["hidden"], selection["heads"]
-    return {} if hidden % heads == 0 else {"heads": f"a divisor of `hidden`, which is {hidden}"}
+    return {} if hidden % heads == 0 else {"heads": f"a divisor of {hidden}, the size of `hidden`"}
 
 
 def _odd_width(selection: Selection) -> Mapping[str, str]:
-    return {} if selection["width"] % 2 else {"width": "an odd number, so that a filter has a middle"}
+    return {} if selection["width"] % 2 else {"width": "an odd number"}
 
 
 # --------------------------------------------------------------------------------------------------------------- options

@@ -51,8 +51,8 @@ class Verdict:
         for query, quality in self.answers.items():
             by_quality.setdefault(quality, []).append(query)
         parts = [f"{quality.value}: {', '.join(queries)}" for quality, queries in by_quality.items()]
-        line = f"can answer {'; '.join(parts)}"
-        return line if self.implemented else f"could serve this model, but this version has no implementation ({line})"
+        known = "; ".join(parts)
+        return f"can answer {known}" if self.implemented else f"not in this version; it would answer {known}"
 
 
 def judge(selection: Selection, structure: Structure) -> Verdict:
@@ -108,9 +108,10 @@ def plan(structure: Structure, selection: Selection | None, queries: Sequence[st
 
 
 def _why(verdict: Verdict, passed_over: list[Verdict], structure: Structure) -> str:
-    reason = f"auto: {structure.describe()[0]}; `{verdict.selection.name}` is the first choice that serves it"
-    refused = [f"`{v.selection.name}` {v.refusal.reason}" for v in passed_over if v.refusal is not None]
-    return f"{reason}; passed over: {'; '.join(refused)}" if refused else reason
+    facts = structure.describe()
+    reason = f"auto: {facts[0] if facts else 'no structure'}; `{verdict.selection.name}` is the first choice that serves it"
+    refused = [f"`{v.selection.name}`: {v.refusal.reason}" for v in passed_over if v.refusal is not None]
+    return f"{reason} (not {'; not '.join(refused)})" if refused else reason
 
 
 def asked(selection: Selection) -> tuple[str, ...]:
@@ -165,12 +166,18 @@ def check_choices(choices: Choices, structure: Structure, report: Report) -> Non
         refusal = _refused_objective(stage, verdict, structure)
         if refusal is not None:
             at = choices.spans.get(f"train.{number}")
-            facts = {"objective": stage.name, "reason": refusal.reason}
-            report.add(diagnostic("E0410", at, help=refusal.alternative, **facts))
+            report.add(diagnostic("E0410", at, help=refusal.alternative, objective=stage.name, reason=refusal.reason))
     refusal = _refused_objective(choices.decode, main, structure) if choices.decode is not None else None
     if choices.decode is not None and refusal is not None:
-        facts = {"decoder": choices.decode.name, "reason": refusal.reason}
-        report.add(diagnostic("E0412", choices.spans.get("decode"), help=refusal.alternative, **facts))
+        report.add(
+            diagnostic(
+                "E0412",
+                choices.spans.get("decode"),
+                help=refusal.alternative,
+                decoder=choices.decode.name,
+                reason=refusal.reason,
+            )
+        )
 
 
 def _judged(selection: Selection | None, structure: Structure) -> Verdict | None:
@@ -180,8 +187,15 @@ def _judged(selection: Selection | None, structure: Structure) -> Verdict | None
 
 def _refused_backend(report: Report, verdict: Verdict, span: Span | None) -> None:
     assert verdict.refusal is not None
-    facts = {"backend": verdict.selection.name, "reason": verdict.refusal.reason}
-    report.add(diagnostic("E0409", span, help=verdict.refusal.alternative, **facts))
+    report.add(
+        diagnostic(
+            "E0409",
+            span,
+            help=verdict.refusal.alternative,
+            backend=verdict.selection.name,
+            reason=verdict.refusal.reason,
+        )
+    )
 
 
 def _refused_objective(objective: Selection, verdict: Verdict | None, structure: Structure) -> Refusal | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -14,6 +15,7 @@ from energyml.plan.width import is_forest, min_fill
 from energyml.queries import View
 
 LARGEST_GROUNDING = 20_000
+LARGEST_FIXED = 400
 
 
 class Shape(Enum):
@@ -52,7 +54,7 @@ class Structure:
     order: int = 0
     dim: str | None = None
     width: int | None = None
-    order_of_elimination: tuple[int, ...] = ()
+    order_of_elimination: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
     views: frozenset[View] = frozenset()
     lacking: Mapping[View, str] = field(default_factory=dict)
@@ -67,11 +69,20 @@ class Structure:
         """Whether the model has a continuous part."""
         return "gaussian" in self.families
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether factors or constraints make a graph of their own."""
+        return self.shape is not Shape.EMPTY and bool({"factors", "constraints"}.intersection(self.families))
+
     def describe(self) -> list[str]:
         """The facts as lines for people."""
-        lines = [self._shape_line()]
-        if self.width is not None:
-            lines.append(f"induced width: {self.width}")
+        lines: list[str] = []
+        if self.has_tables:
+            lines.append(self._shape_line())
+            if self.width is not None:
+                lines.append(f"induced width: {self.width}")
+            elif self.shape is Shape.GRID:
+                lines.append(f"induced width: min({', '.join(self.cells[0][1])})")
         lines += [f"has {_FAMILY_LINES[family]}" for family in self.families if family in _FAMILY_LINES]
         if self.local:
             lines.append("locally normalised as a whole: Z = 1")
@@ -125,7 +136,18 @@ def recognise(graph: Graph, instance: Instance | None = None) -> Structure:
         sizes=_known_sizes(graph, instance),
         cells=tuple((v.name, v.dims, v.type.element) for v in graph.discrete),
     )
+    if instance is None and _fixed_cells(graph) <= LARGEST_FIXED:
+        instance = Instance({})
     return _with_instance(graph, made, instance) if instance is not None else made
+
+
+def _fixed_cells(graph: Graph) -> float:
+    """How many cells the discrete variables have when every size is fixed in the file; infinite otherwise."""
+    total = 0.0
+    for variable in graph.discrete:
+        sizes = [float(graph.dims[d].size or 0) if graph.dims[d].kind == "fixed" else math.inf for d in variable.dims]
+        total += math.prod(sizes)
+    return total
 
 
 def _known_sizes(graph: Graph, instance: Instance | None) -> dict[str, float]:
@@ -208,4 +230,5 @@ def _with_instance(graph: Graph, structure: Structure, instance: Instance) -> St
     shape = structure.shape
     if shape in (Shape.RUNTIME, Shape.GENERAL) and is_forest(neighbours):
         shape = Shape.FOREST
-    return replace(structure, shape=shape, width=found.width, order_of_elimination=found.order)
+    names = tuple(str(made.cells[cell]) for cell in found.order)
+    return replace(structure, shape=shape, width=found.width, order_of_elimination=names)

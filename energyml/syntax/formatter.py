@@ -7,19 +7,17 @@ tree and every comment, and formatting twice changes nothing.  Trees that never 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from energyml import grammar
 from energyml.diagnostics import Report, Source
+from energyml.syntax import spelling
 from energyml.syntax import tree as t
 from energyml.syntax.comments import Attached, attach, list_key
 from energyml.syntax.layout import Doc, Line, Nest, Remark, group, joined, render, row
 from energyml.syntax.parser import parse
 
-_PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HARD = Line(hard=True)
 _BLANK = Line(hard=True, blank=True)
 
@@ -67,23 +65,23 @@ def format_choice(choice: t.Choice) -> str:
 # --------------------------------------------------------------------------------------------------------------- words
 
 
-def quoted(text: str) -> str:
-    """A string in single quotes, or in double ones if it contains a single quote."""
-    if "\n" in text or ("'" in text and '"' in text):
+def _writable(text: str) -> str:
+    """The text itself; raises `ValueError` for one that no quotes can hold, which only a builder can make."""
+    if not spelling.has_spelling(text):
         raise ValueError(f"{text!r} cannot be written in a spec: it has a line break, or both kinds of quotes")
-    return f'"{text}"' if "'" in text else f"'{text}'"
+    return text
+
+
+def _string(string: t.String) -> str:
+    return spelling.quoted(_writable(string.value))
 
 
 def _key(key: t.Ident) -> str:
-    """A key or role: bare if it is a word, reserved or not."""
-    return key.text if _PLAIN_WORD.fullmatch(key.text) else quoted(key.text)
+    return spelling.key(_writable(key.text))
 
 
 def _label(label: t.Ident | t.String) -> str:
-    if isinstance(label, t.String):
-        return quoted(label.value)
-    plain = _PLAIN_WORD.fullmatch(label.text) and label.text not in grammar.STATEMENT_WORDS
-    return label.text if plain else quoted(label.text)
+    return _string(label) if isinstance(label, t.String) else spelling.label(_writable(label.text))
 
 
 def _offset(name: t.Ident | None, offset: int) -> str:
@@ -123,7 +121,7 @@ def _binder(binder: t.Binder) -> str:
 
 def _condition(condition: t.Condition) -> str:
     operand = condition.operand
-    right = quoted(operand.value) if isinstance(operand, t.String) else _cell(operand)
+    right = _string(operand) if isinstance(operand, t.String) else _cell(operand)
     return f"{_cell(condition.cell)} {condition.operator} {right}"
 
 
@@ -155,10 +153,6 @@ def _level(value: t.Value) -> int:
             return _POWER
         case _:
             return _ATOM
-
-
-def _exponent(exponent: int | float) -> str:
-    return repr(exponent)
 
 
 # --------------------------------------------------------------------------------------------------------------- lists
@@ -241,7 +235,7 @@ class _Printer:
                 choices = joined(" then ", [self.choice(choice) for choice in statement.choices])
                 return row(f"{statement.kind} ", choices)
             case t.IncludeStmt():
-                return f"include {quoted(statement.path.value)}"
+                return f"include {_string(statement.path)}"
             case _:
                 raise TypeError(f"{type(statement).__name__} is not a statement")
 
@@ -250,7 +244,7 @@ class _Printer:
             case t.LabelList():
                 return row("= ", self._list(members, "labels", [_label(label) for label in members.labels], _LABELS))
             case t.LabelRange():
-                return f"= {quoted(members.first.value)}..{quoted(members.last.value)}"
+                return f"= {_string(members.first)}..{_string(members.last)}"
             case t.LabelSource():
                 return row(f"from {members.name.text}", self._arguments(members))
 
@@ -314,7 +308,7 @@ class _Printer:
             case t.Name() | t.Number():
                 return value.text
             case t.String():
-                return quoted(value.value)
+                return _string(value)
             case t.Call():
                 arguments = [self.item(argument) for argument in value.arguments]
                 return row(value.function.text, self._list(value, "arguments", arguments, _PARENTHESES))
@@ -338,7 +332,7 @@ class _Printer:
             case t.Signed():
                 return row(value.operator, self.value(value.operand, _POWER))
             case t.Power():
-                return row(self.value(value.base, _ATOM), "^", _exponent(value.exponent))
+                return row(self.value(value.base, _ATOM), "^", repr(value.exponent))
             case t.Group():
                 return row("(", self.value(value.inner), ")")
 

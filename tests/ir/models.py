@@ -86,6 +86,16 @@ param w : real
 gaussian s { unary: unet1(rgb), pair: potts(embed(rgb)) + smooth(w), ridge: 1e-3, bounded: false }
 """
 
+SPARSE = """
+dim N, E
+input x : real[N, 4]
+input strength : real[E]
+input link : edge(N, N)[E]
+field s : real[N]
+net u : (real[N, 4]) -> real[N] = python("pkg:Node")
+gaussian s { unary: u(x), pair: sparse(link, strength) }
+"""
+
 SEQUENCE = """
 labels Word from data(min: 2, most: 5000)
 labels Target = {x, y, '</s>'}
@@ -141,7 +151,7 @@ labels Tag = {O, B}
 dim T
 input x : real[T, 3]
 output y : Tag[T]
-net f : (real[T, 3]) -> real[T, Tag] = python("pkg.mod:Class", hidden: 100, rate: 1.0, mode: 'fast', deep: true, eps: 1e-12)
+net f : (real[T, 3]) -> real[T, Tag] = python("pkg:Class", hidden: 100, rate: 1.0, mode: 'fast', deep: true, eps: 1e-9)
 net judge : (Tag[T]) -> real = python("pkg.mod:Judge")
 factor unary [t in T] (y[t]) = f(x)[t]
 score rule (y) = judge(hard(y))
@@ -154,6 +164,7 @@ SPECS = {
     "ising": ISING,
     "tree": TREE,
     "field": FIELD,
+    "sparse": SPARSE,
     "sequence": SEQUENCE,
     "masked": MASKED,
     "mixture": MIXTURE,

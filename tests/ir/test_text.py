@@ -126,8 +126,8 @@ def test_roles_that_are_no_words() -> None:
 
 def test_indices_of_all_forms() -> None:
     made = compiled(
-        "labels Tag = {O, B}\ndim T, E\ndim M[T]\ninput e3 : edge(T, T, T)[E]\noutput y : Tag[T]\nlatent z : Tag[T, M]\n"
-        "param u : real[Tag]\nparam W : real[a: Tag, b: Tag, c: Tag]\n"
+        "labels Tag = {O, B}\ndim T, E\ndim M[T]\ninput e3 : edge(T, T, T)[E]\noutput y : Tag[T]\n"
+        "latent z : Tag[T, M]\nparam u : real[Tag]\nparam W : real[a: Tag, b: Tag, c: Tag]\n"
         "factor one [t in T, m in M] (z[t, m]) = u\nfactor last (y[-2]) = u\n"
         "factor three [e = (i, j, k) in e3] (b: y[i], a: y[j], c: y[k]) = W"
     )

@@ -161,7 +161,8 @@ T0, T1 = Affine("t"), Affine("t", 1)
         ({"scope": (cell(T0, role="from"), cell(T0, role="to"))}, "`y[t]` occurs 2 times in the scope"),
         ({"scope": (cell(Affine("t", -1), role="from"), cell(T0, role="to"))}, "`from: y[t-1]`: `t-1` leaves `T`"),
         ({"scope": (cell(T0, role="from"), cell(T1, role="to", variable="x"))}, "unknown variable `x`"),
-        ({"scope": (cell(T0, role="from"),)}, "the order (0, 1) is no matching of the cells (1) and the label axes (2)"),
+        ({"scope": (cell(T0, role="from"),)},
+         "the order (0, 1) is no matching of the cells (1) and the label axes (2)"),
         ({"scope": (cell(T0), cell(T1))}, "`y[t]` needs a role, as 2 cells of the scope are over `Tag`"),
         ({"scope": (cell(T0, role="to"), cell(T1, role="from"))},
          "`to: y[t]` reads the axis `from: Tag`, which has another role"),
@@ -281,13 +282,27 @@ def test_expressions(value: Expression, expected: str) -> None:
         (Potential(NUMBER, "potts", (scalar(1),)), (1, 0), "the order of a potential is (0, 1), found (1, 0)"),
         (Potential(NUMBER, "pots", (scalar(1),)), (0, 1), "unknown potential `pots`"),
         (Potential(NUMBER, "dense", (scalar(1),)), (0, 1), "`dense` couples a field; it is no table"),
-        (Potential(NUMBER, "potts", ()), (0, 1), "`potts()` has no weight"),
+        (Potential(NUMBER, "potts", ()), (0, 1), "`potts()` needs one weight"),
         (Potential(TensorType(REAL, (labels_axis("Spin"),)), "potts", (scalar(1),)), (0, 1),
          "`potts(1)` has the type of its weight, `real`, but it is typed `real[Spin]`"),
     ],
 )  # fmt: skip
 def test_potentials(value: Potential, order: tuple[int, ...], expected: str) -> None:
     assert expected in term_problems("ising", "down", body=Table(value, order))
+
+
+def test_couplings_along_edges() -> None:
+    made = graph("sparse").term("s.pair").expressions()[0]
+    link, strength = made.parts
+    assert isinstance(made, Potential)
+
+    def found(*arguments: Expression) -> list[str]:
+        return body_problems("sparse", "s.pair", couplings=(replace(made, arguments=arguments),))
+
+    assert found(strength) == ["`sparse(strength)` needs a list of edges and a weight"]
+    assert found(strength, strength) == ["`strength` is no list of edges"]
+    assert found(replace(link, type=NUMBER), strength) == ["`link` is declared `edge(N, N)[E]`, but typed `real`"]
+    assert body_problems("sparse", "s.unary", value=link)[0].startswith("`link` is declared `edge(N, N)[E]`")
 
 
 def test_potentials_need_two_cells() -> None:
@@ -310,20 +325,23 @@ def body_problems(spec: str, name: str, **changes: Any) -> list[str]:
         ("sequence", "out.sequence", {"end": "</t>"}, "the end `</t>` is not a label of `Target`"),
         ("sequence", "out.sequence", {"end": None}, "a sequence of free length needs an end label"),
         ("sequence", "out.sequence", {"variable": "x"}, "unknown variable `x`"),
-        ("sequence", "out.sequence", {"given": (scalar(1), scalar(2))}, "a network is given at most one tensor, found 2"),
+        ("sequence", "out.sequence", {"given": (scalar(1), scalar(2))},
+         "a network is given at most one tensor, found 2"),
         ("masked", "y.masked", {"net": "nope"}, "unknown network `nope`"),
         ("field", "s.unary", {"value": scalar(1)}, "`1` is `real`, but `s` is `real[Seg, H, W]`"),
         ("field", "s.unary", {"field": "y"}, "`y` is an output, expected a field"),
         ("field", "s.pair", {"couplings": (scalar(1),)}, "`1` is no coupling"),
         ("field", "s.pair", {"couplings": (Potential(NUMBER, "pots", (scalar(1),)),)}, "unknown potential `pots`"),
-        ("field", "s.pair", {"ridge": Relaxed(NUMBER, "y", True)}, "`soft(y)` reads a variable that is not in the scope"),
+        ("field", "s.pair", {"ridge": Relaxed(NUMBER, "y", True)},
+         "`soft(y)` reads a variable that is not in the scope"),
         ("bioes", "y.bioes.next", {"part": "first"}, "a `first` rule is over `y[0]` of one sequence"),
         ("bioes", "y.bioes.last", {"part": "next"}, "a `next` rule is over `y[t], y[t+1]` of one sequence"),
         ("bioes", "y.bioes.last", {"scheme": "biou"}, "unknown scheme `biou`"),
         ("python", "rule", {"relaxable": True}, "it is relaxable if and only if it reads nothing but `soft(...)`"),
         ("python", "rule", {"value": scalar(1)}, "`y` is in the scope, but the score does not read it"),
         ("skip", "forbid.1", {"conditions": ()}, "it has no conditions"),
-        ("skip", "forbid.2", {"conditions": (Condition(cell(Affine(None, 0)), "=", "X"),)}, "`X` is not a label of `Tag`"),
+        ("skip", "forbid.2", {"conditions": (Condition(cell(Affine(None, 0)), "=", "X"),)},
+         "`X` is not a label of `Tag`"),
         ("skip", "forbid.2", {"conditions": (Condition(cell(Affine(None, 1)), "=", "O"),)},
          "`y[1]` is compared but not in the scope"),
         ("skip", "forbid.2", {"conditions": (Condition(cell(Affine(None, 0)), "="),)},
@@ -365,7 +383,7 @@ def test_function_networks_are_applied_and_others_are_not() -> None:
 def test_declared_networks() -> None:
     f = Apply(NUMBER, "f", (scalar(1),))
     found = body_problems("mixture", "tail", value=f)
-    assert "`f` takes `(real[T, Tag]) -> real`, found (real)" in found
+    assert any(problem.startswith("`f` takes") and "real[T, Tag]" in problem for problem in found)
 
 
 def test_every_body_was_broken() -> None:

@@ -14,7 +14,6 @@ from energyml.syntax.formatter import (
     format_text,
     format_type,
     format_value,
-    quoted,
 )
 from energyml.syntax.layout import WIDTH
 from energyml.syntax.parser import parse_choices
@@ -286,8 +285,8 @@ def test_labels_of_a_builder_are_quoted_where_they_must_be() -> None:
 
 
 def test_strings() -> None:
-    assert quoted("a") == "'a'"
-    assert quoted("it's") == '"it\'s"'
+    assert format_value(t.String(NOWHERE, "a")) == "'a'"
+    assert format_value(t.String(NOWHERE, "it's")) == '"it\'s"'
     for text in ('it\'s "so"', "a\nb"):
         with pytest.raises(ValueError, match="cannot be written"):
-            quoted(text)
+            format_value(t.String(NOWHERE, text))

@@ -1,0 +1,102 @@
+"""Answers from outside: labels and allowed labels, checked against the declarations and put where the batch lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from energyml.bind.batch import Batch
+from energyml.bind.maker import DataError, data_error
+from energyml.diagnostics import Source, Span, did_you_mean
+from energyml.ir.graph import Graph
+from energyml.model.declared import Variable
+
+
+class Answers:
+    """Checks labels against one graph.
+
+    Args:
+        graph: whose variables the labels are for; its label sets are known.
+        source: the spec, for messages.
+    """
+
+    def __init__(self, graph: Graph, source: Source) -> None:
+        self.graph, self.source = graph, source
+        self.variables = {v.name: v for v in graph.variables.values() if v.readout is None}
+        self.counts = {v.name: len(graph.label_sets[v.type.element].labels or ()) for v in graph.discrete}
+
+    def fail(self, code: str, span: Span | None, **facts: object) -> DataError:
+        """The error for an answer that breaks a declaration."""
+        return data_error(self.source, code, span, **facts)
+
+    def labels(self, answer: Mapping[str, Tensor], batch: Batch, *, full: bool = False) -> dict[str, Tensor]:
+        """Labels [B, *dims] by variable, -1 where there is no cell or (unless `full`) no label.
+
+        On the host each label of an existing cell is checked; on an accelerator that would wait for the device.
+        """
+        found: dict[str, Tensor] = {}
+        for name, labels in answer.items():
+            declared = self.variable(name)
+            if declared.kind == "field":
+                found[name] = labels
+                continue
+            self._shape(declared, labels, batch, ())
+            if labels.is_floating_point() or labels.dtype == torch.bool or labels.is_complex():
+                kind = "truth values" if labels.dtype == torch.bool else "real numbers"
+                raise self.fail("E0504", declared.span, name=name, found=kind, type=declared.type)
+            cells = batch.cells(name, declared.dims)
+            self._range(declared, labels, cells, full)
+            placed = labels.to(device=batch.device, dtype=torch.int64)
+            found[name] = placed if cells is None else placed.masked_fill(~cells, -1)
+        return found
+
+    def allowed(self, name: str, allowed: Tensor, batch: Batch) -> Tensor:
+        """Allowed labels bool [B, *dims, labels] of one variable."""
+        declared = self.variable(name)
+        self._shape(declared, allowed, batch, (self.counts[name],))
+        return allowed.to(batch.device)
+
+    def costs(self, costs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Costs [B, *dims, labels] by variable, in the type of scores."""
+        found: dict[str, Tensor] = {}
+        for name, cost in costs.items():
+            declared = self.variable(name)
+            self._shape(declared, cost, batch, (self.counts.get(name, 0),))
+            found[name] = cost.to(device=batch.device, dtype=batch.dtype)
+        return found
+
+    def variable(self, name: str) -> Variable:
+        """The variable of that name."""
+        found = self.variables.get(name)
+        if found is None:
+            guess = did_you_mean(name, self.variables)
+            hint = f"did you mean `{guess}`?" if guess else f"its variables are {', '.join(self.variables)}"
+            raise self.fail("E0502", None, name=name, help=hint)
+        return found
+
+    def _shape(self, declared: Variable, tensor: Tensor, batch: Batch, beyond: tuple[int, ...]) -> None:
+        if not isinstance(tensor, Tensor):
+            raise self.fail("E0504", declared.span, name=declared.name, found=type(tensor).__name__, type=declared.type,
+                            help="pass a torch.Tensor")  # fmt: skip
+        expected = [batch.size, *(batch.size_of(dim) for dim in declared.dims), *beyond]
+        if list(tensor.shape) != expected:
+            raise self.fail("E0503", declared.span, name=declared.name, shape=list(tensor.shape), type=declared.type,
+                            problem=f"expected {expected}")  # fmt: skip
+
+    def _range(self, declared: Variable, labels: Tensor, cells: Tensor | None, full: bool) -> None:
+        if labels.device.type != "cpu" or labels.numel() == 0:
+            return
+        count = self.counts[declared.name]
+        free_length = any(self.graph.dims[dim].kind == "free" for dim in declared.dims)
+        low = 0 if full and not free_length else -1
+        least, most = torch.aminmax(labels)
+        if int(least) >= low and int(most) < count:
+            return
+        bad = (labels < low) | (labels >= count)
+        bad = bad if cells is None else bad & cells.to(labels.device)
+        if bool(bad.any()):
+            spot = bad.nonzero()[0]
+            raise self.fail("E0505", declared.span, name=declared.name, value=int(labels[tuple(spot)]), example=int(spot[0]),
+                            labels=declared.type.element, count=count)  # fmt: skip

@@ -1,0 +1,59 @@
+"""The base of bound terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from energyml.bind.tensors import Environment
+from energyml.ir.graph import Graph, Term
+from energyml.queries import View
+
+Labels: TypeAlias = Mapping[str, Tensor]
+
+
+@dataclass
+class BoundTerm:
+    """A term, and the score of full answers."""
+
+    term: Term
+    graph: Graph
+
+    @property
+    def views(self) -> frozenset[View]:
+        """The views that it offers."""
+        return self.term.views
+
+    @property
+    def end(self) -> tuple[str, int] | None:
+        """The variable whose length it decides and the label that ends it, for a sequence with an end label."""
+        return None
+
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+        """SCORE: the term's score of full answers.
+
+        Args:
+            env: the batch of B examples.
+            answer: labels [B * copies, *dims] by variable, in the caller's positions, -1 where there is no cell; the
+                copies of an example stand together.
+            copies: how many answers each example has.
+
+        Returns:
+            Scores [B * copies].
+        """
+        raise NotImplementedError
+
+    def scaled(self, env: Environment, value: Tensor) -> Tensor:
+        """A value times the term's gain, where balance has set one; what is forbidden stays forbidden."""
+        gain = env.gains.get(self.term.gain)
+        if gain is None or self.term.is_hard:
+            return value
+        return torch.where(value.isneginf(), value, value * gain)
+
+    def label_count(self, variable: str) -> int:
+        """How many labels a variable's cells may take."""
+        return len(self.graph.label_sets[self.graph.variables[variable].type.element].labels or ())

@@ -1,0 +1,224 @@
+"""Terms with a table: factors and hard constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energyml.bind.batch import Batch
+from energyml.bind.bound import BoundTerm, Labels
+from energyml.bind.places import Frame, constant_exists, counted_dims, positions, roomy, value_constants
+from energyml.bind.tensors import Compiler, Environment, Evaluator
+from energyml.ir.graph import Affine, Edges, Forbidden, Graph, Range, SchemeRule, Table, Term
+from energyml.model import schemes
+from energyml.model.expression import Potential
+from energyml.model.types import Extent
+
+
+class TableTerm(BoundTerm):
+    """A term with a table over the labels of its scope, for each element of its index set."""
+
+    def __init__(self, term: Term, graph: Graph, value: Evaluator) -> None:
+        super().__init__(term, graph)
+        self.value = value
+        self.rank = len(term.domain)
+        self.counted = counted_dims(term, graph)
+        self.constants = _constants(term, graph)
+        self.gathered = {end for b in term.domain if isinstance(b, Edges) for end in (b.index, *b.ends)}
+
+    def table(self, env: Environment) -> Tensor:
+        """TABLE: [B or 1, *domain (size 1 where shared), *labels of the scope in order].
+
+        Entries of elements that do not exist (see `valid`) mean nothing.
+        """
+        return self.scaled(env, self.value(env))
+
+    def frame(self, batch: Batch) -> Frame:
+        """The dims as this term counts them."""
+        return batch.frame(self.counted)
+
+    def cells(self, batch: Batch, number: int) -> tuple[Tensor, ...]:
+        """The positions of the n-th cell of the scope, one tensor [B or 1, *domain] for each of its dims."""
+        ref = self.term.scope[number]
+        axes = self.graph.variables[ref.variable].type.index_axes
+        frame, domain = self.frame(batch), self.term.domain
+        pairs = zip(ref.indices, axes, strict=True)
+        return tuple(positions(batch, frame, affine, axis.extent, domain) for affine, axis in pairs)
+
+    def at_cells(self, batch: Batch, number: int, values: Tensor) -> Tensor:
+        """Values [B, *dims, ...] of the n-th cell's variable, for each element of the index set: [B, *domain, ...]."""
+        places = self.cells(batch, number)
+        examples = torch.arange(batch.size, device=batch.device).reshape(-1, *([1] * self.rank))
+        return roomy(values, len(places))[(examples, *places)]
+
+    # ---------------------------------------------------------------------------------------------------------- validity
+
+    def valid(self, batch: Batch) -> Tensor | None:
+        """[B or 1, *domain (size 1 where it does not matter)]: which elements of the index set exist; `None` when all do."""
+        frame = self.frame(batch)
+        masks: list[Tensor] = []
+        for number, binding in enumerate(self.term.domain):
+            exists = self._edge_exists(batch, binding) if isinstance(binding, Edges) else self._range_exists(batch, frame, binding)
+            if exists is not None:
+                masks.append(exists if exists.dim() == 1 + self.rank else _over(exists, number, self.rank))
+        for affine, extent in self.constants:
+            exists = constant_exists(frame, affine, extent, batch)
+            if exists is not None:
+                masks.append(exists.reshape(-1, *([1] * self.rank)))
+        for number in range(len(self.term.scope)):
+            present = self._maybe_absent(batch, number)
+            if present is not None:
+                masks.append(self.at_cells(batch, number, present))
+        if not masks:
+            return None
+        total = masks[0]
+        for mask in masks[1:]:
+            total = total & mask
+        return total
+
+    def _range_exists(self, batch: Batch, frame: Frame, binding: Range) -> Tensor | None:
+        if binding.dim in frame:
+            along = frame[binding.dim]
+            return along.valid(max(0, along.size - binding.shrink), batch.device)
+        nested = batch.nested[binding.dim]
+        if nested.count is None:
+            return None
+        outer = next(b for b in self.term.domain if isinstance(b, Range) and b.dim == nested.within)
+        place = positions(batch, frame, Affine(outer.index), Extent("dim", nested.within), self.term.domain)
+        examples = torch.arange(batch.size, device=batch.device).reshape(-1, *([1] * self.rank))
+        count = roomy(nested.count, 1)[examples, place]
+        length = max(0, nested.size - binding.shrink)
+        steps = _over(torch.arange(length, device=batch.device).unsqueeze(0), self.term.domain.index(binding), self.rank)
+        return steps < count - binding.shrink
+
+    def _edge_exists(self, batch: Batch, binding: Edges) -> Tensor:
+        """[B, rows]: rows that are no padding and whose ends are positions."""
+        rows = batch.tensors[binding.source]
+        exists = (rows >= 0).all(-1)
+        for end, dim in enumerate(binding.dims):
+            exists = exists & (rows[..., end] < batch.along[dim].size)
+        counted = batch.along[binding.over].valid(rows.shape[1], batch.device)
+        return exists if counted is None else exists & counted
+
+    def _maybe_absent(self, batch: Batch, number: int) -> Tensor | None:
+        """[B, *dims] which cells exist, where the index set alone does not say: grids, scalars, and ends of edges."""
+        ref = self.term.scope[number]
+        dims = self.graph.variables[ref.variable].dims
+        if len(dims) == 1 and ref.indices[0].index not in self.gathered:
+            return None
+        return batch.cells(ref.variable, dims)
+
+    # ------------------------------------------------------------------------------------------------------------- score
+
+    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+        """SCORE by looking the labels up in the table: one gather."""
+        batch = env.batch
+        table = self.table(env)
+        valid = self.valid(batch)
+        joint: Tensor | None = None
+        for number, ref in enumerate(self.term.scope):
+            labels = answer[ref.variable].unflatten(0, (batch.size, copies)).movedim(1, -1)
+            here = self.at_cells(batch, number, labels).clamp(min=0)
+            joint = here if joint is None else joint * table.shape[1 + self.rank + number] + here
+        assert joint is not None
+        flat = table.flatten(1 + self.rank)
+        lead = torch.broadcast_shapes(flat.shape[:-1], joint.shape[:-1])
+        value = flat.expand(*lead, flat.shape[-1]).gather(-1, joint.expand(*lead, copies))
+        if valid is not None:
+            value = torch.where(valid.unsqueeze(-1), value, 0)
+        return value.flatten(1, -2).sum(1).flatten() if value.dim() > 2 else value.flatten()
+
+
+def _constants(term: Term, graph: Graph) -> tuple[tuple[Affine, Extent], ...]:
+    """The constant indices of the scope and of the table, with the extents of their axes."""
+    found: list[tuple[Affine, Extent]] = []
+    for ref in term.scope:
+        for affine, axis in zip(ref.indices, graph.variables[ref.variable].type.index_axes, strict=True):
+            if affine.index is None:
+                found.append((affine, axis.extent))
+    for value in term.expressions():
+        found += value_constants(value)
+    return tuple(dict.fromkeys(found))
+
+
+def _over(mask: Tensor, number: int, rank: int) -> Tensor:
+    shape = [mask.shape[0], *([1] * rank)]
+    shape[1 + number] = mask.shape[1]
+    return mask.reshape(shape)
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+def factor_table(term: Term, body: Table, graph: Graph, compiler: Compiler) -> Evaluator:
+    """The table of a factor, its label axes in the order of the scope."""
+    value = compiler.lifted(body.value, term.domain, counted_dims(term, graph))
+    if isinstance(body.value, Potential):
+        count = len(graph.label_sets[graph.variables[term.scope[0].variable].type.element].labels or ())
+        return lambda env: _potts(value(env), count)
+    if body.order == tuple(range(len(body.order))):
+        return value
+    lead = 1 + len(term.domain)
+    order = [*range(lead), *(lead + axis for axis in body.order)]
+    return lambda env: value(env).permute(order)
+
+
+def _potts(weight: Tensor, count: int) -> Tensor:
+    same = torch.eye(count, device=weight.device, dtype=torch.bool)
+    return torch.where(same, weight[..., None, None], 0)
+
+
+def forbidden_table(term: Term, body: Forbidden, graph: Graph) -> Evaluator:
+    """-inf where all conditions hold."""
+    return _constant_table(term, graph, lambda labels: _holds(body, term, labels))
+
+
+def scheme_table(term: Term, body: SchemeRule, graph: Graph) -> Evaluator:
+    """-inf for what a labelling scheme does not allow."""
+    return _constant_table(term, graph, lambda labels: not _scheme_allows(body, labels))
+
+
+def _constant_table(term: Term, graph: Graph, forbidden: Callable[[tuple[str, ...]], bool]) -> Evaluator:
+    """A table of 0 and -inf that depends on nothing but the labels."""
+    sets = [graph.label_sets[graph.variables[ref.variable].type.element].labels or () for ref in term.scope]
+    bad = torch.tensor([forbidden(labels) for labels in product(*sets)], dtype=torch.bool)
+    bad = bad.reshape(*([1] * (1 + len(term.domain))), *(len(labels) for labels in sets))
+    placed: dict[Any, Tensor] = {}
+
+    def evaluate(env: Environment) -> Tensor:
+        key = (env.batch.device, env.batch.dtype)
+        found = placed.get(key)
+        if found is None:
+            with torch.inference_mode(False):
+                zeros = torch.zeros(bad.shape, dtype=key[1], device=key[0])
+                found = placed[key] = zeros.masked_fill(bad.to(key[0]), float("-inf"))
+        return found
+
+    return evaluate
+
+
+def _holds(body: Forbidden, term: Term, labels: tuple[str, ...]) -> bool:
+    """Whether all conditions hold for the labels of the scope's cells."""
+    by_cell = {(ref.variable, ref.indices): label for ref, label in zip(term.scope, labels, strict=True)}
+    for condition in body.conditions:
+        own = by_cell[condition.cell.variable, condition.cell.indices]
+        if condition.other is not None:
+            other = by_cell[condition.other.variable, condition.other.indices]
+            if (own == other) == condition.negated:
+                return False
+        elif not condition.matches(own):
+            return False
+    return True
+
+
+def _scheme_allows(body: SchemeRule, labels: tuple[str, ...]) -> bool:
+    scheme = schemes.SCHEMES[body.scheme]
+    if body.part == "first":
+        return schemes.may_start(scheme, labels[0])
+    if body.part == "last":
+        return schemes.may_end(scheme, labels[0])
+    return schemes.may_follow(scheme, labels[0], labels[1])
