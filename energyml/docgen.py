@@ -19,26 +19,25 @@ own; the folder holds a copy of examples/.  Without pages, README.md, docs/ and 
 from __future__ import annotations
 
 import argparse
-import io
-import math
+import difflib
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from contextlib import chdir
+from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from energyml import cards, errors, grammar
 from energyml.cards.card import Card, CardKind
 from energyml.cards.options import Option
 from energyml.cards.options import show as show_value
 from energyml.diagnostics import EnergyError, Source, render_all
+from energyml.docpages import Page, PageError
 from energyml.driver import Compiled, check_text, compile_source
 from energyml.model.potentials import PotentialCard
 from energyml.nets.cards import NetCard
@@ -48,13 +47,10 @@ from energyml.plan.planner import survey
 from energyml.queries import QUERIES, Quality, View
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH = "80"  # of a terminal, for the text of `--help`
+
+LONGEST_DIFFERENCE = 40  # lines that `--check` shows
 
 YES, NOT_YET = "yes", "not yet"
-
-
-class PageError(EnergyError):
-    """A block of a page that does not do what the page says."""
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -291,155 +287,6 @@ def filled(text: str) -> str:
     return _MARKED.sub(part, text)
 
 
-# --------------------------------------------------------------------------------------------------------------- blocks
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, the flags after it, its lines, and the line where it starts."""
-
-    fence: str
-    language: str
-    flags: dict[str, str]
-    lines: list[str]
-    number: int
-
-    def text(self) -> str:
-        """What is inside, with a final line break."""
-        return "".join(f"{line}\n" for line in self.lines)
-
-
-def pieces(text: str) -> Iterator[str | Block]:
-    """The lines of a page, with every fenced block as one piece."""
-    opened: Block | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if opened is None and re.match(r"```\w", line):
-            language, *words = line[3:].split()
-            flags = {key: value for key, _, value in (word.partition("=") for word in words)}
-            opened = Block(line, language, flags, [], number)
-        elif opened is not None and line == "```":
-            yield opened
-            opened = None
-        elif opened is not None:
-            opened.lines.append(line)
-        else:
-            yield line
-    if opened is not None:
-        raise PageError(f"the block of line {opened.number} is never closed")
-
-
-@dataclass
-class Page:
-    """One page while it is run, from top to bottom."""
-
-    name: str
-    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
-    printed: str = ""
-    parts: dict[str, str] = field(default_factory=dict)
-
-    def rewritten(self, text: str) -> str:
-        """Run the page; returns it with the outputs that it shows written anew."""
-        lines: list[str] = []
-        for piece in pieces(text):
-            if isinstance(piece, str):
-                lines.append(piece)
-                continue
-            try:
-                shown = self._block(piece)
-            except Exception as problem:
-                raise PageError(f"{self.name}:{piece.number}: {type(problem).__name__}: {problem}") from problem
-            lines += [piece.fence, *shown, "```"]
-        for name, spec in self.parts.items():
-            self._check(spec, f"{self.name} part={name}", {})
-        return "\n".join(lines) + "\n"
-
-    def _block(self, block: Block) -> list[str]:
-        if "file" in block.flags:
-            path = Path(block.flags["file"])
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text(), encoding="utf-8")
-        if block.language == "energy":
-            self._energy(block)
-        elif block.language == "python" and "file" not in block.flags:
-            self._python(block)
-        elif block.language == "console":
-            return self._console(block)
-        elif block.language == "text" and "output" in block.flags:
-            shown, self.printed = self.printed.splitlines(), ""
-            return block.lines if "near" in block.flags and close(block.lines, shown) else shown
-        return block.lines
-
-    def _energy(self, block: Block) -> None:
-        part = block.flags.get("part")
-        if part is not None:
-            self.parts[part] = self.parts.get(part, "") + block.text()
-        else:
-            self._check(block.text(), f"{self.name}:{block.number}", block.flags)
-
-    def _check(self, spec: str, name: str, flags: dict[str, str]) -> None:
-        report = check_text(spec, name)
-        codes = {found.code for found in report.errors}
-        if "bad" in flags:
-            if not codes or (flags["bad"] and flags["bad"] not in codes):
-                raise PageError(f"expected {flags['bad'] or 'an error'}, found {', '.join(codes) or 'none'}")
-        elif codes:
-            raise PageError(str(render_all(report.source, report.ordered())))
-
-    def _python(self, block: Block) -> None:
-        out = io.StringIO()
-        code = compile("\n" * block.number + block.text(), self.name, "exec")
-        with redirect_stdout(out):
-            exec(code, self.names)
-        self.printed += out.getvalue()
-
-    def _console(self, block: Block) -> list[str]:
-        shown: list[str] = []
-        commands = [line.removeprefix("$ ") for line in block.lines if line.startswith("$ ")]
-        for command in commands:
-            words = shlex.split(command)
-            if words[0] != "energyml":
-                raise PageError(f"`{words[0]}` is not run here; use a `sh` block")
-            code, out = run_command(words)
-            if code != int(block.flags.get("exit", "0")):
-                raise PageError(f"`{command}` ended with {code}:\n{out}")
-            lines = [line.rstrip() for line in out.rstrip("\n").splitlines()]
-            most = int(block.flags.get("first", len(lines)))
-            shown += [f"$ {command}", *lines[:most], *(["..."] if len(lines) > most else [])]
-        near = "near" in block.flags and close(block.lines, shown)
-        return shown if "exact" in block.flags and not near else block.lines
-
-
-_DECIMAL = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
-
-
-def close(old: list[str], new: list[str]) -> bool:
-    """Whether two outputs are equal but for small differences in their decimal numbers."""
-    before, after = (_DECIMAL.split("\n".join(lines)) for lines in (old, new))
-    if before[::2] != after[::2]:
-        return False
-    numbers = zip(before[1::2], after[1::2], strict=True)
-    return all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-3) for a, b in numbers)
-
-
-def run_command(words: list[str]) -> tuple[int, str]:
-    """Run `energyml ...` in this process; returns its exit code and all that it prints."""
-    from energyml.cli import main
-
-    out = io.StringIO()
-    before = sys.argv, os.environ.get("COLUMNS")
-    sys.argv, os.environ["COLUMNS"] = words, WIDTH
-    try:
-        with redirect_stdout(out), redirect_stderr(out):
-            main()
-    except SystemExit as stop:
-        return int(stop.code or 0), out.getvalue()
-    finally:
-        sys.argv = before[0]
-        os.environ.pop("COLUMNS")
-        if before[1] is not None:
-            os.environ["COLUMNS"] = before[1]
-
-
 def rewritten(page: Path) -> str:
     """The text that a page should have; everything in it is run, in a folder with a copy of the examples."""
     name = str(page.relative_to(ROOT)) if page.is_relative_to(ROOT) else page.name
@@ -459,13 +306,17 @@ def pages() -> list[Path]:
 
 def update(page: Path, check: bool) -> bool:
     """Write a page anew, or only compare; says whether it was up to date."""
-    wanted = rewritten(page)
-    fresh = wanted == page.read_text(encoding="utf-8")
-    if not fresh and not check:
+    found, wanted = page.read_text(encoding="utf-8"), rewritten(page)
+    if found == wanted:
+        return True
+    if check:
+        print(f"{page.name}: differs; run `make docs`")
+        changes = difflib.unified_diff(found.splitlines(), wanted.splitlines(), "found", "expected", n=0, lineterm="")
+        print("\n".join(islice(changes, LONGEST_DIFFERENCE)))
+    else:
         page.write_text(wanted, encoding="utf-8")
-    if not fresh:
-        print(f"{page.name}: {'differs; run `make docs`' if check else 'written'}")
-    return fresh
+        print(f"{page.name}: written")
+    return False
 
 
 def update_tables(check: bool) -> bool:
@@ -487,6 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if something differs")
     parser.add_argument("pages", nargs="*", type=Path, help="all pages and the parser's tables when left out")
     asked = parser.parse_args(arguments)
+    # Read when torch is imported: more threads only cost time on small tensors.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         if len(asked.pages) == 1:
             return int(not update(asked.pages[0].resolve(), asked.check) and asked.check)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from energyml.driver import Compiled
 
 
-# What a model has from its spec: made again from the text, and shared between copies.
 _NOT_HERE = "this version has no implementation of it; `energyml explain` lists the backends that serve"
+# What a model has from its spec: made again from the text, and shared between copies.
 _FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_ready"})
 
 
@@ -177,7 +177,8 @@ class EnergyModel(nn.Module):
         answer, inputs = self._split(tensors)
         missing = [v.name for v in self.graph.variables.values() if v.readout is None and v.name not in answer]
         if missing:
-            raise self._maker.fail("E0501", self.graph.variables[missing[0]].span, name=missing[0], help="`score` needs a label for every cell")
+            span = self.graph.variables[missing[0]].span
+            raise self._maker.fail("E0501", span, name=missing[0], help="`score` needs a label for every cell")
         batch = self._maker.make(inputs, lengths, mask, self._reference())
         return self._problem(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
 
@@ -196,8 +197,8 @@ class EnergyModel(nn.Module):
         Args:
             objective: as in the spec's `train`, for example `"nll"`; the spec's first stage when left out.
             using: the backend that answers the objective's queries.
-            reduction: `"sequence"` (mean over examples), `"cell"` (mean over cells), `"sum"`, or `"none"` for [B];
-                the objective's own (`sequence`, or `cell` for `marginal_ce`) when left out.
+            reduction: `"example"` (mean over examples), `"cell"` (mean over cells), `"sum"`, or `"none"` for [B];
+                the objective's own (`example`, or `cell` for `marginal_ce`) when left out.
             lengths: as in `infer`.
             mask: as in `infer`.
             **tensors: inputs, and gold labels by variable; -1 marks an unknown label.

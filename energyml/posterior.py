@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -24,6 +24,7 @@ class Posterior:
 
     def __init__(self, session: Session, verdict: Verdict, problem: Problem) -> None:
         self._session, self._verdict, self.problem = session, verdict, problem
+        self._values: dict[tuple[str, bool], Any] = {}
 
     def ask(self, query: Query | str, **arguments: Any) -> Result:
         """Answer a query with its quality, status and statistics."""
@@ -32,42 +33,71 @@ class Posterior:
         if quality is None:
             known = ", ".join(self._verdict.answers)
             raise QueryRefused(f"`{self.backend}` does not answer `{asked.kind}`; it answers {known}")
-        result = self._session.ask(asked)
+        result = self._session.ask(self._checked(asked))
         return Result(result.value, quality, result.status, result.statistics)
+
+    def _checked(self, query: Query) -> Query:
+        """A query whose tensors fit the declarations and live where the batch does."""
+        answers, batch = self.problem.answers, self.problem.env.batch
+        if query.count < 1:
+            raise ValueError(f"`{query.kind}` needs a count of at least 1, found {query.count}")
+        if query.answer is not None:
+            query = replace(query, answer=answers.labels(query.answer, batch))
+        if query.cost is not None:
+            query = replace(query, cost=answers.costs(query.cost, batch))
+        if query.kind == "log_prob" and query.answer is None:
+            raise QueryRefused("`log_prob` needs an answer: labels by variable")
+        if query.kind == "max_with_cost" and query.cost is None:
+            raise QueryRefused("`max_with_cost` needs costs [B, *dims, labels] by variable")
+        if query.target is not None and query.target not in self._targets():
+            raise QueryRefused(f"`{query.kind}` asks about `{query.target}`, which the model does not have")
+        return query
+
+    def _targets(self) -> set[str]:
+        return {term.term.name for term in self.problem.terms} | set(self.problem.graph.variables)
+
+    def _value(self, kind: str) -> Any:
+        """The value of a query without arguments, computed once; without gradients it serves only where none are wanted."""
+        tracked = torch.is_grad_enabled()
+        for known in (True,) if tracked else (True, False):
+            if (kind, known) in self._values:
+                return self._values[kind, known]
+        value = self._values[kind, tracked] = self.ask(kind).value
+        return value
 
     @property
     def backend(self) -> str:
         """The backend that answers."""
         return self._verdict.selection.name
 
-    @cached_property
+    @property
     def log_partition(self) -> Tensor:
         """[B]: log Z of each example, -inf where every answer is forbidden; differentiable."""
-        value: Tensor = self.ask("log_partition").value
+        value: Tensor = self._value("log_partition")
         return value
 
-    @cached_property
+    @property
     def marginals(self) -> Mapping[str, Tensor]:
         """By variable: [B, *dims, labels], the probability of each label at each cell; zero where there is no cell."""
-        value: Mapping[str, Tensor] = self.ask("marginals").value
+        value: Mapping[str, Tensor] = self._value("marginals")
         return value
 
-    @cached_property
+    @property
     def factor_marginals(self) -> Mapping[str, Tensor]:
         """By term: [B, *domain, *labels], the probability of each joint label of each factor."""
-        value: Mapping[str, Tensor] = self.ask("factor_marginals").value
+        value: Mapping[str, Tensor] = self._value("factor_marginals")
         return value
 
-    @cached_property
+    @property
     def max_marginals(self) -> Mapping[str, Tensor]:
         """By variable: [B, *dims, labels], the best score with a cell fixed to a label."""
-        value: Mapping[str, Tensor] = self.ask("max_marginals").value
+        value: Mapping[str, Tensor] = self._value("max_marginals")
         return value
 
-    @cached_property
+    @property
     def entropy(self) -> Tensor:
         """[B]: the entropy of p(y | x) in nats."""
-        value: Tensor = self.ask("entropy").value
+        value: Tensor = self._value("entropy")
         return value
 
     def map(self) -> Assignment:
@@ -77,15 +107,11 @@ class Posterior:
 
     def n_best(self, count: int) -> Assignment:
         """The best answers, best first: labels [B, count, *dims], scores [B, count]; -1 and -inf when there are fewer."""
-        if count < 1:
-            raise ValueError(f"n_best needs a count of at least 1, found {count}")
         value: Assignment = self.ask(Query("n_best", count=count)).value
         return value
 
     def sample(self, count: int = 1, generator: torch.Generator | None = None) -> Assignment:
         """Draws from p(y | x): labels [count, B, *dims], scores [count, B]."""
-        if count < 1:
-            raise ValueError(f"sample needs a count of at least 1, found {count}")
         value: Assignment = self.ask(Query("sample", count=count, generator=generator)).value
         return value
 

@@ -57,18 +57,23 @@ class Assignment:
         return self.labels[variable]
 
     def decode(self, variable: str | None = None) -> Any:
-        """Label names as nested lists, absent cells left out along the last axis."""
+        """Label names as nested lists; along the last axis absent cells are left out.
+
+        A variable without dims has one cell for each answer: its name, or `None` where there is no answer.
+        """
         name = variable if variable is not None else next(iter(self.labels))
-        return _named(self.labels[name].tolist(), self.names[name])
+        if name not in self.labels:
+            raise KeyError(f"no labels for `{name}`; there are labels for {', '.join(self.labels)}")
+        labels = self.labels[name]
+        return _named(labels.tolist(), self.names[name], labels.dim() > self.score.dim())
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name}: {list(labels.shape)}" for name, labels in self.labels.items())
         return f"Assignment({shapes}; score: {list(self.score.shape)})"
 
 
-def _named(values: Any, names: tuple[str, ...]) -> Any:
+def _named(values: Any, names: tuple[str, ...], leave_out: bool) -> Any:
     if not isinstance(values, list):
         return names[values] if values >= 0 else None
-    if values and isinstance(values[0], list):
-        return [_named(value, names) for value in values]
-    return [names[value] for value in values if value >= 0]
+    made = [_named(value, names, leave_out) for value in values]
+    return [one for one in made if one is not None] if leave_out else made

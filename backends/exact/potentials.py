@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Evidence, Problem
+from energyml.bind.batch import Along, exist_below
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.ir.graph import Graph, Range, Term
 
@@ -18,7 +19,7 @@ class Potentials:
     """The scores of a batch of chains.
 
     Attributes:
-        unary: [B, T, C] scores of each cell's labels; -inf where forbidden.
+        unary: [B, T, C] scores of each cell's labels; -inf where forbidden, finite where there is no cell.
         pair: [B, T-1, C, C] scores of neighbouring labels (earlier, later).
         count: [B] how many cells each chain has, or `None` when all have T.
     """
@@ -29,21 +30,30 @@ class Potentials:
 
     def exists(self) -> Tensor | None:
         """[B, T]: which cells exist."""
-        if self.count is None:
-            return None
-        return torch.arange(self.unary.shape[1], device=self.unary.device) < self.count.unsqueeze(1)
+        return None if self.count is None else exist_below(self.count, self.unary.shape[1])
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a table of a chain belongs: how many cells it reads, at which offset, how much shorter its index set is."""
+    """Where a table of a chain belongs.
+
+    Attributes:
+        term: the table.
+        arity: how many cells it reads.
+        offset: the offset of its earliest cell.
+        shrink: how much shorter than the chain its index set is.
+        swapped: whether the later cell comes first in its scope.
+        constant: the position of its only cell, for a term without an index set.
+        scattered: whether its cells follow from positions known at run time.
+    """
 
     term: TableTerm
     arity: int
-    offset: int
-    shrink: int
-    swapped: bool
-    constant: int | None
+    offset: int = 0
+    shrink: int = 0
+    swapped: bool = False
+    constant: int | None = None
+    scattered: bool = False
 
 
 def place(graph: Graph, terms: Sequence[BoundTerm]) -> list[Placed]:
@@ -55,47 +65,47 @@ def _placed(bound: TableTerm) -> Placed:
     term: Term = bound.term
     offsets = [ref.indices[0].offset for ref in term.scope]
     if not term.domain:
-        return Placed(bound, 1, 0, 0, False, offsets[0])
+        return Placed(bound, 1, constant=offsets[0])
     binding = term.domain[0]
-    assert isinstance(binding, Range)
-    return Placed(bound, len(term.scope), min(offsets), binding.shrink, offsets != sorted(offsets), None)
+    if len(term.domain) > 1 or not isinstance(binding, Range):
+        return Placed(bound, 1, scattered=True)
+    return Placed(bound, len(term.scope), min(offsets), binding.shrink, offsets != sorted(offsets))
+
+
+def chain_along(problem: Problem, variable: str) -> Along:
+    """The dim of a chain, counted in its cells."""
+    dim = problem.graph.variables[variable].dims[0]
+    return problem.env.batch.frame(((dim, (variable,)),))[dim]
 
 
 def assemble(problem: Problem, placed: Sequence[Placed], variable: str, evidence: Evidence) -> Potentials:
     """Add up all tables: O(B T C²)."""
     batch = problem.env.batch
-    dim = problem.graph.variables[variable].dims[0]
-    along = batch.along[dim]
+    along = chain_along(problem, variable)
     size, labels = along.size, problem.label_count(variable)
     unary: Tensor | None = None
     pair: Tensor | None = None
     for one in placed:
         table = one.term.table(problem.env)
-        if one.constant is not None:
-            unary = _at_constant(unary if unary is not None else _zeros(problem, size, labels), table, one, along.count)
+        if one.scattered or one.constant is not None:
+            unary = _add(unary, _at_positions(table, one, along, problem, labels))
         elif one.arity == 1:
             unary = _add(unary, _stretched(table, one, size, problem))
         else:
             table = table.transpose(-1, -2) if one.swapped else table
-            pair = _add(pair, _stretched(table, one, size - 1, problem))
+            pair = _add(pair, _stretched(table, one, max(0, size - 1), problem))
     if unary is None:
-        unary = _zeros(problem, size, labels)
+        unary = torch.zeros(1, 1, labels, device=batch.device, dtype=batch.dtype)
     unary = unary.expand(batch.size, size, labels)
-    for allowed in _allowed(evidence, variable):
+    allowed = evidence.allowed.get(variable)
+    if allowed is not None:
         unary = unary.masked_fill(~along.compact(allowed, 1), float("-inf"))
-    edges = max(0, size - 1)
+    exists = along.valid(size, batch.device)
+    if exists is not None:
+        unary = unary.masked_fill(~exists.unsqueeze(-1), 0)
     if pair is None:
         pair = torch.zeros(1, 1, labels, labels, device=batch.device, dtype=batch.dtype)
-    return Potentials(unary, pair.expand(batch.size, edges, labels, labels), along.count)
-
-
-def _zeros(problem: Problem, size: int, labels: int) -> Tensor:
-    batch = problem.env.batch
-    return torch.zeros(batch.size, size, labels, device=batch.device, dtype=batch.dtype)
-
-
-def _allowed(evidence: Evidence, variable: str) -> list[Tensor]:
-    return [evidence.allowed[variable]] if variable in evidence.allowed else []
+    return Potentials(unary, pair.expand(batch.size, max(0, size - 1), labels, labels), along.count)
 
 
 def _add(total: Tensor | None, table: Tensor) -> Tensor:
@@ -105,24 +115,34 @@ def _add(total: Tensor | None, table: Tensor) -> Tensor:
 def _stretched(table: Tensor, one: Placed, length: int, problem: Problem) -> Tensor:
     """A table over a shorter index set, as one over the whole chain with zeros elsewhere."""
     extra = one.arity - 1
-    if one.offset == 0 and one.shrink == extra:
-        return table
+    whole = one.offset == 0 and one.shrink == extra
+    shared = table.shape[1] == 1 and length != 1
+    if whole and not one.term.constants and (shared or one.arity == 1):
+        return table  # what lies beyond the chain is cut off later, and holds nothing but numbers
     shorter = max(0, length + extra - one.shrink)
     table = table.expand(table.shape[0], shorter, *table.shape[2:])
     valid = one.term.valid(problem.env.batch)
     if valid is not None:
         table = torch.where(valid.reshape(*valid.shape, *([1] * one.arity)), table, 0)
-    pad = [0, 0] * one.arity + [one.offset, length - shorter - one.offset]
-    return torch.nn.functional.pad(table, pad)
+    if shorter == length:
+        return table
+    offset = min(one.offset, length - shorter)
+    return torch.nn.functional.pad(table, [0, 0] * one.arity + [offset, length - shorter - offset])
 
 
-def _at_constant(unary: Tensor, table: Tensor, one: Placed, count: Tensor | None) -> Tensor:
-    """Add a table at one cell, counted from the start or from the end of each chain."""
-    assert one.constant is not None
-    size = unary.shape[1]
-    steps = torch.arange(size, device=unary.device)
-    where = one.constant if one.constant >= 0 else (size if count is None else count.unsqueeze(1)) + one.constant
-    here = (steps == where).reshape(-1, size, 1)
-    if count is not None and one.constant >= 0:
-        here = here & (count > one.constant).reshape(-1, 1, 1)
-    return torch.where(here, unary + table.reshape(-1, 1, table.shape[-1]), unary)
+def _at_positions(table: Tensor, one: Placed, along: Along, problem: Problem, labels: int) -> Tensor:
+    """A unary table at cells that are known only at run time, such as the last one or the ends of edges: [B, T, C]."""
+    batch = problem.env.batch
+    (cells,) = one.term.cells(batch, 0)
+    valid = one.term.valid(batch)
+    lead = (batch.size, *one.term.domain_sizes(batch))
+    table = table.expand(*lead, labels)
+    if valid is not None:
+        table = torch.where(valid.unsqueeze(-1), table, 0)
+    total = torch.zeros(batch.size, max(1, along.size), labels, device=batch.device, dtype=batch.dtype)
+    index = cells.expand(lead)
+    if along.rank is not None and along.size:
+        index = along.rank.gather(1, index.flatten(1) if index.dim() > 1 else index.unsqueeze(1)).clamp(min=0)
+    flat = index.reshape(batch.size, -1, 1) if batch.size else index.new_zeros(0, 0, 1)
+    rows = table.reshape(batch.size, flat.shape[1], labels)
+    return total.scatter_add(1, flat.expand(-1, -1, labels), rows)[:, : along.size]

@@ -28,7 +28,7 @@ def _fields_only(structure: Structure, selection: Selection) -> Refusal | None:
 
 CARDS = (
     BackendCard("backend", "gibbs", "one cell at a time from its conditional",
-                (_SWEEPS, _CHAINS, _BURN_IN, Option("block", Word(("none", "colour", "chain")), "none", "cells drawn together")),
+                (_SWEEPS, _CHAINS, _BURN_IN, Option("block", Word(("none", "colour", "chains")), "none", "cells drawn together")),
                 0, view=View.CONDITIONAL, answers=_SAMPLES, refuses=_labels_only, preference=75),
     BackendCard("backend", "metropolis", "proposals from masked conditionals, accepted or rejected",
                 (_SWEEPS, _CHAINS, _BURN_IN, Option("block", Scheduled(Whole()), 1, "cells proposed together"),

@@ -55,6 +55,13 @@ class TableTerm(BoundTerm):
         examples = torch.arange(batch.size, device=batch.device).reshape(-1, *([1] * self.rank))
         return roomy(values, len(places))[(examples, *places)]
 
+    def domain_sizes(self, batch: Batch) -> tuple[int, ...]:
+        """The padded sizes of the index set."""
+        return tuple(
+            batch.tensors[b.source].shape[1] if isinstance(b, Edges) else max(0, batch.size_of(b.dim) - b.shrink)
+            for b in self.term.domain
+        )
+
     # ---------------------------------------------------------------------------------------------------------- validity
 
     def valid(self, batch: Batch) -> Tensor | None:

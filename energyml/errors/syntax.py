@@ -116,7 +116,7 @@ KINDS = (
         help="choose another name, such as `{word}_`",
         why="The words that start statements are reserved, so that a mistake in one statement never hides another "
         "one. They can be keys of options, roles of axes, and labels in quotes, but not names.",
-        bad=_spec(param="param score : real[Tag]", factor="factor unary [t in T] (y[t]) = u"),
+        bad=_spec(extra="param score : real[Tag]"),
         good=_spec(),
     ),
     Kind(

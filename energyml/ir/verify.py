@@ -28,7 +28,7 @@ from energyml.ir.graph import (
     Term,
 )
 from energyml.model.declared import Condition, Net, NetSignature, Variable
-from energyml.model.expression import Affine, Expression, Potential, Relaxed
+from energyml.model.expression import Affine, At, Expression, Potential, Relaxed
 from energyml.model.schemes import SCHEMES
 from energyml.model.types import REAL, Axis, EdgeType, MaskedType, StepType, TensorType
 
@@ -229,7 +229,7 @@ class _TermCheck:
                 self.say(f"`{ref}`: {problem}")
 
     def cells(self) -> None:
-        """The scope of a term over cells: distinct, and touched by every index set."""
+        """The scope of a term over cells: distinct, and every index set has a use in the cells or in the table."""
         for ref in self.term.scope:
             self.cell(ref)
         counts = Counter((ref.variable, ref.indices) for ref in self.term.scope)
@@ -237,6 +237,7 @@ class _TermCheck:
             if count > 1:
                 self.say(f"`{CellRef(name, indices)}` occurs {count} times in the scope")
         used = {index.index for ref in self.term.scope for index in ref.indices}
+        used |= {index.index for value in self.term.expressions() for index in _indices(value)}
         for binding in self.term.domain:
             if not used.intersection((binding.index, *getattr(binding, "ends", ()))):
                 self.say(f"the index `{binding.index}` does not occur in the scope")
@@ -422,6 +423,11 @@ class _TermCheck:
 
 def _a(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def _indices(value: Expression) -> list[Affine]:
+    own = value.indices if isinstance(value, At) else ()
+    return [*own, *(index for part in value.parts for index in _indices(part))]
 
 
 def _relaxations(value: Expression) -> list[Relaxed]:

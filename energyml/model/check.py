@@ -239,7 +239,9 @@ def _endless(context: Context, made: list[CheckedTerm]) -> None:
             dim = context.dims[name]
             if dim.kind == "free" and name not in dims_with_end:
                 notes = context.declared_here(name)
-                remedy = f"give `{variable.name}` a `sequence` score with `end: ...`, or declare `dim {name}` without `free`"
+                remedy = (
+                    f"give `{variable.name}` a `sequence` score with `end: ...`, or declare `dim {name}` without `free`"
+                )
                 context.complain("E0312", variable.span, dim=name, name=variable.name, notes=notes, help=remedy)
                 return
 

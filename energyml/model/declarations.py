@@ -209,7 +209,7 @@ def _edge_type(context: Context, node: t.Type) -> EdgeType | None:
         dim = context.dims.get(ident.text)
         if dim is not None and dim.kind not in ("observed", "fixed"):
             problem = f"edges lie between positions that are given, and `{dim.name}` is {dim.kind}"
-            context.complain("E0203", ident.span, problem=problem, notes=context.declared_here(dim.name))
+            context.complain("E0203", ident.span, problem=problem, notes=context.declared_here(dim.name), help="")
             return None
     *ends, over = (ident.text for ident in idents)
     return EdgeType(tuple(ends), over)

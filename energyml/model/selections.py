@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from energyml.cards import registry
 from energyml.cards.card import Card, CardKind, Selection
-from energyml.cards.options import BadOption, NameOf, constant, found
+from energyml.cards.options import BadOption, NameOf, Option, constant, found
 from energyml.diagnostics import Span, did_you_mean, join_names
 from energyml.model.context import Context
 from energyml.syntax import tree as t
@@ -85,12 +85,21 @@ def options(context: Context, card: Card, arguments: Sequence[Argument], span: S
             keys[key] = place
             given[key] = _read(context, card, key, value, place)
             sound = sound and given[key] is not None
-    for option in card.options:
-        if option.required and option.name not in keys and not misplaced:
-            remedy = f"write `{card.name}({option.name}: ...)`, {option.summary}"
-            context.complain("E0404", span, card=card.name, option=option.name, help=remedy)
-            sound = False
+    missing = [option for option in card.options if option.required and option.name not in keys]
+    if missing and not misplaced:
+        _missing(context, card, missing, span)
+        sound = False
     return given if sound else None
+
+
+def _missing(context: Context, card: Card, missing: list[Option], span: Span) -> None:
+    names = join_names([option.name for option in missing], "and")
+    options = f"option{'s' if len(missing) > 1 else ''} {names}"
+    written = ", ".join(f"{option.name}: ..." for option in missing)
+    remedy = f"write `{card.name}({written})`"
+    if len(missing) == 1:
+        remedy += f", {missing[0].summary}"
+    context.complain("E0404", span, card=card.name, options=options, help=remedy)
 
 
 def _with_keys(

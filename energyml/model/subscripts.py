@@ -157,7 +157,9 @@ def _in_range(context: Context, node: t.Index, axis: Axis, indices: Indices, nam
         problem = f"at the first `{name}` there is no `{made}`"
         remedy = f"let `{name}` be the earlier position: `[{name} in {dim}-{back}]` with `{name}` and `{name}+{back}`"
     else:
-        problem = f"at the last `{name}` there is no `{made}`" if node.offset else f"it runs over `{_range(dim, shrink)}`"
+        problem = (
+            f"at the last `{name}` there is no `{made}`" if node.offset else f"it runs over `{_range(dim, shrink)}`"
+        )
         remedy = f"bind `{name} in {dim}-{node.offset - axis.extent.offset}`"
     context.complain(
         "E0209", node.span, help=remedy, notes=indices.bound_here(name), index=made, dim=axis.extent, problem=problem

@@ -9,7 +9,7 @@ from typing import Literal, cast
 from energyml.diagnostics import Note, Span, did_you_mean, join_names
 from energyml.model.context import Context
 from energyml.model.declared import CellRef, Condition, Factor, Forbid, Scheme, Score
-from energyml.model.expression import Expression, Relaxed
+from energyml.model.expression import At, Expression, Relaxed
 from energyml.model.names import MOST_LISTED
 from energyml.model.schemes import SCHEMES, misfit
 from energyml.model.scopes import cell, domain, scorable, scope_order
@@ -24,7 +24,8 @@ def name_term(context: Context, name: str, span: Span) -> bool:
     """Enter a term's name; two terms of one name are reported."""
     known = context.term_names.get(name)
     if known is not None:
-        context.complain("E0302", span, name=name, notes=[Note("the first one is here", known)])
+        remedy = "join the two, or write one of them as a `factor`" if "." in name else None
+        context.complain("E0302", span, name=name, notes=[Note("the first one is here", known)], help=remedy)
         return False
     context.term_names[name] = span
     return True
@@ -42,8 +43,9 @@ def factor(context: Context, node: t.FactorStmt) -> Factor | None:
     scope = tuple(one for one in cells if one is not None)
     if bindings is None or len(scope) < len(cells):
         return None
-    sound = _distinct(context, node, scope) and _all_used(context, node.binders, scope)
-    if not sound or value is None or not named:
+    if not _distinct(context, node, scope) or value is None or not named:
+        return None
+    if not _all_used(context, node.binders, scope, _indices_of(value)):
         return None
     order = scope_order(context, node, scope, value, indices)
     return None if order is None else Factor(node.name.text, bindings, scope, value, order, node.span)
@@ -60,11 +62,20 @@ def _distinct(context: Context, node: t.FactorStmt, scope: tuple[CellRef, ...]) 
     return True
 
 
-def _all_used(context: Context, binders: Sequence[t.Binder], scope: tuple[CellRef, ...]) -> bool:
-    in_scope = {affine.index for ref in scope for affine in ref.indices}
+def _indices_of(value: Expression) -> set[str | None]:
+    """The indices that a table is subscripted with."""
+    own = {affine.index for affine in value.indices} if isinstance(value, At) else set()
+    return own.union(*(_indices_of(part) for part in value.parts))
+
+
+def _all_used(
+    context: Context, binders: Sequence[t.Binder], scope: tuple[CellRef, ...], in_table: set[str | None]
+) -> bool:
+    """Whether the cells or the table depend on every index."""
+    used = in_table | {affine.index for ref in scope for affine in ref.indices}
     for binder in binders:
         names = [binder.index.text, *(end.text for end in getattr(binder, "ends", ()))]
-        if not in_scope.intersection(names):
+        if not used.intersection(names):
             context.complain("E0305", binder.index.span, index=binder.index.text)
             return False
     return True
@@ -125,7 +136,7 @@ def forbid(context: Context, node: t.ForbidStmt, number: int) -> Forbid | None:
     if bindings is None or len(conditions) < len(made):
         return None
     refs = tuple(ref for one in conditions for ref in (one.cell, one.other) if ref is not None)
-    if not _all_used(context, node.binders, refs):
+    if not _all_used(context, node.binders, refs, set()):
         return None
     return Forbid(f"forbid.{number}", bindings, conditions, node.span)
 

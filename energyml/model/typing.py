@@ -260,8 +260,10 @@ def _potential(context: Context, node: t.Call, place: Place) -> Expression | Non
         context.complain("E0227", node.span, name=name, problem=f"takes {takes}", help=f"write `{example}`")
         return None
     edges = _edges(context, name, node.positional[0]) if card.edges else None
+    if card.edges and edges is None:
+        return None
     weight = expression(context, node.positional[-1], Place(place.indices))
-    if weight is None or (card.edges and edges is None):
+    if weight is None:
         return None
     if weight.type.element != REAL:
         context.complain("E0225", node.positional[-1].span, value=weight, notes=origin(context, weight))
@@ -272,9 +274,9 @@ def _potential(context: Context, node: t.Call, place: Place) -> Expression | Non
 def _edges(context: Context, name: str, node: t.Value) -> Expression | None:
     """The list of edges that a coupling runs along."""
     if isinstance(node, t.Name):
-        if context.names.find(node, "input") is None or node.text not in context.inputs:
+        if context.names.find(node) is None:
             return None
-        declared = context.inputs[node.text].type
+        declared = context.inputs[node.text].type if node.text in context.inputs else None
         if isinstance(declared, EdgeType):
             return Reference(declared.as_tensor(), "input", node.text)
     known = [given.name for given in context.inputs.values() if isinstance(given.type, EdgeType)]
@@ -313,7 +315,7 @@ def too_many(context: Context, span: Span, value: str, type_: TensorType, notes:
     """Report an index without an axis to consume."""
     count = len(type_.index_axes)
     has = {0: "no axis that an index could consume", 1: "one axis for indices"}.get(count, f"{count} axes for indices")
-    remedy = "leave the subscript out: what has no such axis is shared over positions" if count == 0 else ""
+    remedy = "leave the subscript out: a table without that axis is shared over positions" if count == 0 else ""
     context.complain("E0211", span, value=value, type=type_, has=has, notes=notes, help=remedy)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-REDUCTIONS = ("sequence", "cell", "sum", "none")
+REDUCTIONS = ("example", "cell", "sum", "none")
 
 
 def reduce_losses(losses: Tensor, cells: Tensor, reduction: str | None, objective: str) -> Tensor:
@@ -14,10 +14,10 @@ def reduce_losses(losses: Tensor, cells: Tensor, reduction: str | None, objectiv
     Args:
         losses: [B]; a sum over cells for objectives that are made of cells.
         cells: [B] how many labelled cells each example has.
-        reduction: one of `REDUCTIONS`; the objective's own when `None`.
+        reduction: one of `REDUCTIONS`; the objective's own when `None`.  `sequence` and `example` are the same.
         objective: its name, which decides the default.
     """
-    chosen = reduction or ("cell" if objective == "marginal_ce" else "sequence")
+    chosen = reduction or ("cell" if objective == "marginal_ce" else "example")
     if chosen not in REDUCTIONS:
         raise ValueError(f"unknown reduction `{chosen}`; known: {', '.join(REDUCTIONS)}")
     if chosen == "none":

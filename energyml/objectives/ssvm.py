@@ -14,24 +14,37 @@ from energyml.posterior import Posterior
 def ssvm(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
     """[B]: max over y' of score(y') + cost(y, y') - score(y), with the Hamming cost normalised by the number of cells.
 
-    Asks `max_with_cost`; non-negative wherever the maximum is exact.
+    Where labels are unknown (-1), score(y) is that of the best completion, and unknown cells cost nothing.  Latents are summed
+    out.  Asks `max_with_cost`; non-negative wherever the maximum is exact, inf where the labels are forbidden.
     """
     problem = posterior.problem
-    costs = {name: hamming(labels, problem.label_count(name), selection, problem.label_names()[name]) for name, labels in answer.items()}
-    worst = posterior.max_with_cost(**costs)
-    return worst.score - problem.score(answer)
+    names, dtype = problem.label_names(), problem.env.batch.dtype
+    share = 1 / _labelled(answer).clamp(min=1).to(dtype)
+    costs, elsewhere = {}, {}
+    for name, labels in answer.items():
+        wrong = _wrong(labels, problem.label_count(name))
+        scale = share.reshape(-1, *([1] * labels.dim())) * _weights(selection, names[name], share)
+        costs[name] = wrong * scale
+        elsewhere[name] = torch.zeros_like(costs[name]).masked_fill(wrong, float("-inf"))
+    worst = posterior.max_with_cost(**costs).score
+    best = posterior.max_with_cost(**elsewhere).score
+    forbidden = best.isneginf()
+    return (worst.masked_fill(forbidden, 0) - best.masked_fill(forbidden, 0)).masked_fill(forbidden, float("inf"))
 
 
-def hamming(labels: Tensor, count: int, selection: Selection, names: tuple[str, ...]) -> Tensor:
-    """[B, *dims, labels]: the share that each wrong label adds; weights by predicted label; unlabelled cells cost nothing."""
+def _labelled(answer: Mapping[str, Tensor]) -> Tensor:
+    """[B]: how many cells have a label."""
+    return torch.stack([(one >= 0).reshape(one.shape[0], one[:1].numel()).sum(1) for one in answer.values()]).sum(0)
+
+
+def _wrong(labels: Tensor, count: int) -> Tensor:
+    """[B, *dims, labels]: which labels differ from a known one."""
     steps = torch.arange(count, device=labels.device)
-    known = labels >= 0
-    wrong = (labels.unsqueeze(-1) != steps) & known.unsqueeze(-1)
-    cells = known.flatten(1).sum(1).clamp(min=1) if labels.dim() > 1 else torch.ones_like(labels)
-    cost = wrong / cells.reshape(-1, *([1] * labels.dim()))
+    return (labels.unsqueeze(-1) != steps) & (labels >= 0).unsqueeze(-1)
+
+
+def _weights(selection: Selection, names: tuple[str, ...], like: Tensor) -> Tensor:
+    """[labels]: the cost of predicting each label wrongly, 1 unless the selection says otherwise."""
     chosen = selection["cost"]
-    weights = chosen["weights"] if chosen is not None else None
-    if weights:
-        scale = torch.tensor([weights.get(name, 1.0) for name in names], device=labels.device, dtype=cost.dtype)
-        cost = cost * scale
-    return cost
+    weights = (chosen["weights"] if chosen is not None else None) or {}
+    return torch.tensor([weights.get(name, 1.0) for name in names], device=like.device, dtype=like.dtype)

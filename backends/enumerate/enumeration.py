@@ -1,0 +1,229 @@
+"""Every answer of one example, and its score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import log10, prod
+
+import torch
+from torch import Tensor
+
+from energyml import errors
+from energyml.backend import Evidence, Problem, QueryRefused
+from energyml.backends.logspace import grouped_logsumexp
+from energyml.bind.batch import Batch
+from energyml.bind.tensors import Environment
+from energyml.model.declared import Variable
+from energyml.queries import View
+from energyml.result import ABSENT
+
+# Answers that are scored at once: tables are gathers, networks hold all of their activations.
+TABLE_CHUNK = 1 << 15
+NETWORK_CHUNK = 1 << 11
+
+
+@dataclass
+class Enumerated:
+    """All answers of one example.
+
+    Attributes:
+        labels: by variable: [N, *dims], -1 where there is no cell.
+        score: [N]; -inf for what is forbidden or ruled out by evidence.
+        outputs: [N] the number of the answer's output part; answers that differ only in latents share it.
+        first: [M] for each output part the first answer that has it.
+        groups: the answers of each choice of lengths, in order: the batch with these lengths, and how many there are.
+    """
+
+    labels: dict[str, Tensor]
+    score: Tensor
+    outputs: Tensor
+    first: Tensor
+    groups: list[tuple[Batch, int]]
+
+    def output_scores(self) -> Tensor:
+        """[M]: the log of the summed exp(score) of each output part; the plain scores without latents."""
+        count = self.first.numel()
+        return self.score if count == self.score.numel() else grouped_logsumexp(self.score, self.outputs, count)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    variable: str
+    position: tuple[int, ...]
+    labels: list[int]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The answers of one choice of lengths: the cells with their labels, outputs first, so that latents vary fastest."""
+
+    batch: Batch
+    cells: list[_Cell]
+    latent_from: int
+
+    @property
+    def count(self) -> int:
+        return prod(len(cell.labels) for cell in self.cells)
+
+    @property
+    def latent_count(self) -> int:
+        return prod(len(cell.labels) for cell in self.cells[self.latent_from :])
+
+
+class Enumeration:
+    """Enumerates the answers of a problem's examples.
+
+    Args:
+        problem: the batch.
+        variables: its discrete variables, latents last.
+        free: dims whose size is part of the answer.
+        limit: the largest number of answers of an example; more are refused before anything is allocated.
+    """
+
+    def __init__(self, problem: Problem, variables: Sequence[Variable], free: tuple[str, ...], limit: int) -> None:
+        self.problem, self.variables, self.free, self.limit = problem, variables, free, limit
+        self.ends = problem.ends()
+        tables = all(View.TABLE in term.views for term in problem.terms)
+        self.chunk = TABLE_CHUNK if tables else NETWORK_CHUNK
+
+    def example(self, number: int) -> Enumerated:
+        """All answers of one example.  Cost: one score for each."""
+        batch = self.problem.env.batch.example(number)
+        groups = self._groups(batch, number, narrowed=True)
+        if not groups:  # evidence rules everything out: the answers are still answers, with the score -inf
+            groups = self._groups(batch, number, narrowed=False)
+        self._check(groups)
+        parts = [self._group(group, number) for group in groups]
+        outputs, first = [], []
+        answers_before, outputs_before = 0, 0
+        for part in parts:
+            outputs.append(part.outputs + outputs_before)
+            first.append(part.first + answers_before)
+            answers_before, outputs_before = answers_before + part.score.numel(), outputs_before + part.first.numel()
+        labels = {v.name: torch.cat([part.labels[v.name] for part in parts]) for v in self.variables}
+        score = torch.cat([part.score for part in parts])
+        sizes = [one for part in parts for one in part.groups]
+        return Enumerated(labels, score, torch.cat(outputs), torch.cat(first), sizes)
+
+    # ----------------------------------------------------------------------------------------------------------- cells
+
+    def _groups(self, batch: Batch, number: int, narrowed: bool) -> list[_Group]:
+        """One group for each choice of the free lengths; the end label stands last and nowhere else."""
+        groups = []
+        for lengths in product(*(range(1, batch.along[dim].size + 1) for dim in self.free)):
+            chosen = dict(zip(self.free, lengths, strict=True))
+            counts = {dim: torch.full((1,), n, dtype=torch.long, device=batch.device) for dim, n in chosen.items()}
+            sized = batch.with_lengths(counts) if counts else batch
+            group = self._cells(sized, number, chosen, narrowed)
+            if all(cell.labels for cell in group.cells):
+                groups.append(group)
+        return groups
+
+    def _cells(self, batch: Batch, number: int, lengths: Mapping[str, int], narrowed: bool) -> _Group:
+        cells: list[_Cell] = []
+        latent_from: int | None = None
+        for variable in self.variables:
+            if variable.kind == "latent" and latent_from is None:
+                latent_from = len(cells)
+            every = list(range(self.problem.label_count(variable.name)))
+            allowed = self.problem.evidence.allowed.get(variable.name) if narrowed else None
+            known = None if allowed is None else allowed[number].tolist()
+            for position in _positions(batch, variable):
+                labels = self._standing(variable, position, every, lengths)
+                if known is not None:
+                    here = _entry(known, position)
+                    labels = [label for label in labels if here[label]]
+                cells.append(_Cell(variable.name, position, labels))
+        return _Group(batch, cells, len(cells) if latent_from is None else latent_from)
+
+    def _standing(
+        self, variable: Variable, position: tuple[int, ...], every: list[int], lengths: Mapping[str, int]
+    ) -> list[int]:
+        """The labels that may stand at a position: the end label last, all others before it."""
+        end = self.ends.get(variable.name)
+        if end is None:
+            return every
+        last = position[0] == lengths[variable.dims[0]] - 1
+        return [end] if last else [label for label in every if label != end]
+
+    def _check(self, groups: list[_Group]) -> None:
+        total = 0
+        for group in groups:
+            count = 1
+            for cell in group.cells:
+                count *= len(cell.labels)
+                if total + count > self.limit:
+                    raise QueryRefused(self._refusal(group))
+            total += count
+
+    def _refusal(self, group: _Group) -> str:
+        digits = sum(log10(len(cell.labels)) for cell in group.cells)
+        count = f"{10**digits:.3g}" if digits < 300 else f"1e{digits:.0f}"
+        message = errors.diagnostic("E0509", None, count=count, limit=self.limit).message
+        return f"{message}; raise it with `enumerate(limit: ...)`, or choose another backend (`energyml explain` lists them)"
+
+    # ---------------------------------------------------------------------------------------------------------- answers
+
+    def _group(self, group: _Group, number: int) -> Enumerated:
+        count = group.count
+        labels = self._labels(group, count)
+        score = self._clamped(number, labels, self._score(group.batch, labels, count))
+        latent = max(1, group.latent_count)
+        device = group.batch.device
+        outputs = torch.arange(count, device=device) // latent
+        first = torch.arange(0, count, latent, device=device)
+        return Enumerated(labels, score, outputs, first, [(group.batch, count)])
+
+    def _labels(self, group: _Group, count: int) -> dict[str, Tensor]:
+        """Every combination, the last cell running fastest."""
+        batch = group.batch
+        labels: dict[str, Tensor] = {}
+        for variable in self.variables:
+            sizes = [batch.size_of(dim) for dim in variable.dims]
+            labels[variable.name] = torch.full((count, *sizes), ABSENT, dtype=torch.long, device=batch.device)
+        block = count
+        for cell in group.cells:
+            options = torch.tensor(cell.labels, dtype=torch.long, device=batch.device)
+            block //= len(cell.labels)
+            column = options.repeat_interleave(block).repeat(count // (block * len(cell.labels)))
+            labels[cell.variable][(slice(None), *cell.position)] = column
+        return labels
+
+    def _score(self, batch: Batch, labels: dict[str, Tensor], count: int) -> Tensor:
+        env = self.problem.env
+        alone = Environment(env.module, batch, gains=env.gains)
+        problem = Problem(self.problem.graph, self.problem.terms, alone, Evidence(), self.problem.answers)
+        parts = []
+        for start in range(0, count, self.chunk):
+            piece = {name: one[start : start + self.chunk] for name, one in labels.items()}
+            parts.append(problem.score(piece, min(self.chunk, count - start)))
+        return torch.cat(parts)
+
+    def _clamped(self, number: int, labels: dict[str, Tensor], score: Tensor) -> Tensor:
+        """-inf for answers that the evidence rules out."""
+        for name, allowed in self.problem.evidence.allowed.items():
+            score = score.masked_fill(~consistent(labels[name], allowed[number]), float("-inf"))
+        return score
+
+
+def consistent(labels: Tensor, allowed: Tensor) -> Tensor:
+    """[N]: whether answers [N, *dims] keep to the allowed labels [*dims, labels] of one example."""
+    known = allowed.expand(labels.shape[0], *allowed.shape).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    fine = known | (labels < 0)
+    return fine.flatten(1).all(1) if fine.dim() > 1 else fine
+
+
+def _positions(batch: Batch, variable: Variable) -> list[tuple[int, ...]]:
+    exists = batch.cells_exist(variable.dims, variable.name)[0]
+    if not variable.dims:
+        return [()] if bool(exists) else []
+    return [tuple(position) for position in exists.nonzero().tolist()]
+
+
+def _entry(nested: list[object], position: tuple[int, ...]) -> list[bool]:
+    here: object = nested
+    for place in position:
+        here = here[place]  # type: ignore[index]
+    return here  # type: ignore[return-value]

@@ -1,0 +1,147 @@
+"""Recursions over a batch of first-order chains, in log space.
+
+All of them run over the cells one after another, with O(B C²) work for each, and are safe where scores are -inf.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from energyml.backends.exact.potentials import Potentials
+from energyml.backends.logspace import entropy_terms, logsumexp, softmax
+from energyml.result import ABSENT
+
+
+def chain_log_partition(potentials: Potentials) -> Tensor:
+    """[B]: the log-partition of each chain; -inf where every answer is forbidden, 0 for a chain without cells."""
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    if unary.shape[1] == 0:
+        return unary.sum((1, 2))
+    ahead = unary[:, 0]
+    for t in range(1, unary.shape[1]):
+        step = logsumexp(ahead.unsqueeze(2) + pair[:, t - 1], 1) + unary[:, t]
+        ahead = step if exists is None else torch.where(exists[:, t : t + 1], step, ahead)
+    total = logsumexp(ahead, 1)
+    return total if exists is None else torch.where(exists[:, 0], total, 0)
+
+
+def chain_entropy(unary: Tensor, pair: Tensor) -> Tensor:
+    """[B]: the entropy from the marginals of cells [B, T, C] and pairs [B, T-1, C, C].
+
+    H(y) = H(y₀) + Σ H(y₊₁ | y): no scores enter, so that large ones do not cancel.
+    """
+    first = entropy_terms(unary[:, :1]).sum((1, 2))
+    return first + entropy_terms(pair).sum((1, 2, 3)) - entropy_terms(pair.sum(-1)).sum((1, 2))
+
+
+def chain_score(potentials: Potentials, labels: Tensor) -> Tensor:
+    """[B, k]: the scores of answers [B, k, T]; labels where there is no cell do not matter."""
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    here = labels.clamp(min=0)
+    count = unary.shape[2]
+    cells = unary.unsqueeze(1).expand(*here.shape, count).gather(-1, here.unsqueeze(-1)).squeeze(-1)
+    joint = (here[..., :-1] * count + here[..., 1:]).unsqueeze(-1)
+    steps = pair.flatten(2).unsqueeze(1).expand(*joint.shape[:-1], count * count).gather(-1, joint).squeeze(-1)
+    if exists is not None:
+        cells = torch.where(exists.unsqueeze(1), cells, 0)
+        steps = torch.where(exists[:, 1:].unsqueeze(1), steps, 0)
+    return cells.sum(-1) + steps.sum(-1)
+
+
+def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
+    """The k best answers of each chain, best first: labels [B, k, T] (-1 for none) and scores [B, k] (-inf for none).
+
+    Viterbi with k hypotheses for each label: O(B T C² k).  Scores are differentiable.
+    """
+    with torch.no_grad():
+        labels, found = _decode(potentials, count)
+    scores = chain_score(potentials, labels).masked_fill(~found, float("-inf"))
+    exists = potentials.exists()
+    missing = ~found.unsqueeze(-1) if exists is None else ~(found.unsqueeze(-1) & exists.unsqueeze(1))
+    return labels.masked_fill(missing, ABSENT), scores
+
+
+def _decode(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
+    """Labels [B, k, T] of the best answers, and which of them [B, k] are answers at all."""
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    batch, size, labels = unary.shape
+    idle = torch.where(torch.arange(labels, device=unary.device) == 0, 0.0, float("-inf")).to(unary.dtype)
+    # [B, slots, C]: the scores of the best beginnings that end in each label.  A chain without cells has one answer.
+    ahead = idle.expand(batch, 1, labels)
+    if size:
+        first = unary[:, :1]
+        ahead = first if exists is None else torch.where(exists[:, 0].reshape(-1, 1, 1), first, ahead)
+    back: list[Tensor] = []
+    for t in range(1, size):
+        slots = ahead.shape[1]
+        onward = (ahead.unsqueeze(3) + pair[:, t - 1].unsqueeze(1)).flatten(1, 2) + unary[:, t].unsqueeze(1)
+        best = onward.topk(min(count, slots * labels), dim=1)
+        ahead, origin = _carried(ahead, best.values, best.indices, None if exists is None else exists[:, t])
+        back.append(origin)
+    last = ahead.flatten(1).topk(min(count, ahead.shape[1] * labels), dim=1)
+    place = last.indices
+    found = torch.zeros(batch, count, size, dtype=torch.long, device=unary.device)
+    for t in range(size - 1, -1, -1):
+        found[:, : place.shape[1], t] = place % labels
+        if t:
+            place = back[t - 1].flatten(1).gather(1, place)
+    reached = torch.nn.functional.pad(~last.values.isneginf(), (0, count - last.values.shape[1]), value=False)
+    return found, reached
+
+
+def _carried(before: Tensor, values: Tensor, origin: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Where a chain has ended, its beginnings stay as they are."""
+    if exists is None:
+        return values, origin
+    slots, labels = values.shape[1], values.shape[2]
+    # A slot that held nothing before points at the first: its score is -inf, so that no answer goes through it.
+    same = torch.arange(slots * labels, device=values.device).reshape(1, slots, labels)
+    same = torch.where(same < before.shape[1] * labels, same, 0)
+    if before.shape[1] < slots:
+        before = torch.nn.functional.pad(before, (0, 0, 0, slots - before.shape[1]), value=float("-inf"))
+    here = exists.reshape(-1, 1, 1)
+    return torch.where(here, values, before), torch.where(here, origin, same)
+
+
+def chain_max_marginals(potentials: Potentials) -> Tensor:
+    """[B, T, C]: the best score with each cell fixed to each label: Viterbi from both sides."""
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    size = unary.shape[1]
+    if size == 0:
+        return unary
+    ahead, behind = [unary[:, 0]], [torch.zeros_like(unary[:, 0])]
+    for t in range(1, size):
+        ahead.append((ahead[-1].unsqueeze(2) + pair[:, t - 1]).amax(1) + unary[:, t])
+    for t in range(size - 1, 0, -1):
+        step = (pair[:, t - 1] + (unary[:, t] + behind[-1]).unsqueeze(1)).amax(2)
+        behind.append(step if exists is None else torch.where(exists[:, t : t + 1], step, 0))
+    return torch.stack(ahead, 1) + torch.stack(behind[::-1], 1)
+
+
+@torch.no_grad()
+def chain_draws(potentials: Potentials, count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Exact draws by forward filtering and backward sampling: labels [B, count, T], and [B] whether there is any answer.
+
+    O(B T C²), and O(T C) more for each draw.
+    """
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    batch, size, labels = unary.shape
+    drawn = torch.zeros(batch, count, size, dtype=torch.long, device=unary.device)
+    possible = ~chain_log_partition(potentials).isneginf()
+    ahead = [unary[:, 0]] if size else []
+    for t in range(1, size):
+        step = logsumexp(ahead[-1].unsqueeze(2) + pair[:, t - 1], 1) + unary[:, t]
+        ahead.append(step if exists is None else torch.where(exists[:, t : t + 1], step, ahead[-1]))
+    for t in range(size - 1, -1, -1):
+        logits = ahead[t].unsqueeze(1).expand(batch, count, labels)
+        if t + 1 < size:
+            columns = pair[:, t].transpose(1, 2)
+            onward = columns.gather(1, drawn[:, :, t + 1].unsqueeze(2).expand(batch, count, labels))
+            logits = logits + (onward if exists is None else torch.where(exists[:, t + 1].reshape(-1, 1, 1), onward, 0))
+        weights = softmax(logits.to(torch.float64), -1)
+        weights = torch.where(possible.reshape(-1, 1, 1), weights, 1)
+        if weights.numel():
+            picked = torch.multinomial(weights.flatten(0, 1), 1, generator=generator)
+            drawn[:, :, t] = picked.reshape(batch, count)
+    return drawn, possible

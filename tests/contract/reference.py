@@ -1,0 +1,453 @@
+"""A slow, independent reference in float64.
+
+It grounds a model, fills the table of every ground factor entry by entry from the term's expression, enumerates all assignments
+and adds up.  Networks run on one example at a time, on tensors cut down to what exists, so that they meet no padding.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from energyml.ir.graph import BlackBox, Forbidden, MaskedEnergy, SchemeRule, Stepwise, Table, Term
+from energyml.ir.ground import GroundFactor, GroundGraph, ground
+from energyml.model import schemes
+from energyml.model.expression import (
+    Apply,
+    At,
+    Combine,
+    Constant,
+    Expression,
+    Potential,
+    Reference,
+    Relaxed,
+)
+from energyml.model.types import Axis
+from tests.contract.cases import Case
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+NINF = float("-inf")
+
+
+class Example:
+    """All answers of one example of a case, with their scores.
+
+    Attributes:
+        labels: by variable: int [N, *dims] at the caller's positions, -1 where there is no cell.
+        score: [N].
+        parts: one (ground graph, slice of the answers) for each choice of free lengths.
+    """
+
+    def __init__(self, case: Case, b: int) -> None:
+        self.case, self.b = case, b
+        self.model = copy.deepcopy(case.model).double().eval()
+        self.graph = self.model.graph
+        self.counts = {v.name: len(self.graph.label_sets[v.type.element].labels or ()) for v in self.graph.discrete}
+        self.variables = list(self.graph.discrete)
+        self.labels: dict[str, np.ndarray[Any, Any]] = {}
+        self.parts: list[tuple[GroundGraph, slice]] = []
+        self._enumerate()
+
+    def shape(self, variable: str) -> tuple[int, ...]:
+        """The padded shape of a variable."""
+        dims = self.graph.variables[variable].dims
+        return tuple(self.case.sizes.get(d, self.graph.dims[d].size or 0) for d in dims)
+
+    # ----------------------------------------------------------------------------------------------------- enumeration
+
+    def _enumerate(self) -> None:
+        free = [name for name, dim in self.graph.dims.items() if dim.kind == "free"]
+        scores, labels = [], {v.name: [] for v in self.variables}
+        start = 0
+        for lengths in itertools.product(*(range(1, (self.graph.dims[d].size or 0) + 1) for d in free)):
+            chosen = dict(zip(free, lengths, strict=True))
+            made = ground(self.graph, self.case.instance(self.b, chosen))
+            rows = self._rows(made, chosen)
+            here = self._spread(made, rows)
+            scores.append(self._scores(made, rows, here, chosen))
+            for name, one in here.items():
+                labels[name].append(one)
+            self.parts.append((made, slice(start, start + len(rows))))
+            start += len(rows)
+        self.labels = {name: np.concatenate(ones) for name, ones in labels.items()}
+        self.score = np.concatenate(scores)
+        self.score = np.where(self._allowed(self.case.evidence), self.score, NINF)
+
+    def _rows(self, made: GroundGraph, lengths: Mapping[str, int]) -> np.ndarray[Any, Any]:
+        ends = self._ends()
+        options = []
+        for cell in made.cells:
+            every = range(self.counts[cell.variable])
+            if cell.variable in ends:
+                dim = self.graph.variables[cell.variable].dims[0]
+                last = cell.position[0] == lengths[dim] - 1
+                options.append([label for label in every if (label == ends[cell.variable]) == last])
+            else:
+                options.append(list(every))
+        rows = list(itertools.product(*options))
+        return np.array(rows, dtype=np.int64).reshape(len(rows), len(made.cells))
+
+    def _ends(self) -> dict[str, int]:
+        found = {}
+        for term in self.graph.terms:
+            if isinstance(term.body, Stepwise) and term.body.end is not None:
+                variable = self.graph.variables[term.body.variable]
+                if self.graph.dims[variable.dims[0]].kind == "free":
+                    names = self.graph.label_sets[variable.type.element].labels or ()
+                    found[variable.name] = names.index(term.body.end)
+        return found
+
+    def _spread(self, made: GroundGraph, rows: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        here = {v.name: np.full((len(rows), *self.shape(v.name)), -1, dtype=np.int64) for v in self.variables}
+        for column, cell in enumerate(made.cells):
+            here[cell.variable][(slice(None), *cell.position)] = rows[:, column]
+        return here
+
+    def _allowed(self, known: Mapping[str, Tensor]) -> np.ndarray[Any, Any]:
+        """[N]: which answers agree with labels (-1 for any) or allowed labels."""
+        fine = np.ones(len(self.score), dtype=bool)
+        for name, one in known.items():
+            labels = self.labels[name]
+            if one.dtype == torch.bool:
+                table = one[self.b].numpy()
+                picked = np.take_along_axis(np.broadcast_to(table, (*labels.shape, table.shape[-1])),
+                                            np.maximum(labels, 0)[..., None], -1)[..., 0]  # fmt: skip
+            else:
+                wanted = one[self.b].numpy()
+                picked = (labels == wanted) | (wanted < 0)
+            agrees = picked | (labels < 0)
+            fine &= agrees.reshape(len(labels), -1).all(1)
+        return fine
+
+    # ---------------------------------------------------------------------------------------------------------- scores
+
+    def _scores(
+        self,
+        made: GroundGraph,
+        rows: np.ndarray[Any, Any],
+        here: Mapping[str, np.ndarray[Any, Any]],
+        lengths: Mapping[str, int],
+    ) -> Array:
+        total = np.zeros(len(rows))
+        for factor in made.factors:
+            table = self.table(self.graph.term(factor.term), factor)
+            total = total + table[tuple(rows[:, cell] for cell in factor.cells)]
+        for term in self.graph.terms:
+            if not isinstance(term.body, Table | Forbidden | SchemeRule):
+                total = total + Whole(self, lengths).score(term, here)
+        return total
+
+    def table(self, term: Term, factor: GroundFactor) -> Array:
+        """The table of one ground factor, its axes in the order of the scope."""
+        sets = [self.graph.label_sets[self.graph.variables[ref.variable].type.element].labels or () for ref in term.scope]
+        table = np.zeros([len(labels) for labels in sets])
+        values = None
+        if isinstance(term.body, Table):
+            values = self.value(term.body.value, factor)
+        for entry in itertools.product(*(range(len(labels)) for labels in sets)):
+            names = tuple(labels[i] for labels, i in zip(sets, entry, strict=True))
+            table[entry] = self._entry(term, entry, names, values)
+        return table
+
+    def _entry(self, term: Term, entry: tuple[int, ...], names: tuple[str, ...], values: Any) -> float:
+        body = term.body
+        if isinstance(body, Table):
+            if isinstance(body.value, Potential):
+                return float(values) if entry[0] == entry[1] else 0.0
+            index = [0] * len(entry)
+            for cell, axis in enumerate(body.order):
+                index[axis] = entry[cell]
+            return float(values[tuple(index)])
+        if isinstance(body, Forbidden):
+            return NINF if self._holds(term, body, names) else 0.0
+        assert isinstance(body, SchemeRule)
+        scheme = schemes.SCHEMES[body.scheme]
+        rule = {"first": schemes.may_start, "last": schemes.may_end, "next": schemes.may_follow}[body.part]
+        return 0.0 if rule(scheme, *names) else NINF  # type: ignore[operator]
+
+    def _holds(self, term: Term, body: Forbidden, names: tuple[str, ...]) -> bool:
+        label = {(ref.variable, ref.indices): name for ref, name in zip(term.scope, names, strict=True)}
+        for condition in body.conditions:
+            own = label[condition.cell.variable, condition.cell.indices]
+            if condition.other is not None:
+                same = own == label[condition.other.variable, condition.other.indices]
+                holds = same if condition.operator == "=" else not same
+            else:
+                holds = condition.matches(own)
+            if not holds:
+                return False
+        return True
+
+    # ----------------------------------------------------------------------------------------------------- expressions
+
+    def value(self, value: Expression, factor: GroundFactor | None) -> Any:
+        """An expression at one element of an index set, as an array over its remaining axes."""
+        match value:
+            case Constant(value=number):
+                return np.float64(number)
+            case Reference():
+                return self._reference(value)
+            case Potential(arguments=arguments):
+                return self.value(arguments[0], factor)
+            case Combine(operands=operands, operators=operators):
+                total = self.value(operands[0], factor)
+                for operator, operand in zip(operators, operands[1:], strict=True):
+                    other = self.value(operand, factor)
+                    total = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}[operator](total, other)
+                return total
+            case At(base=base, indices=indices):
+                array = self.value(base, factor)
+                axes: list[Axis] = list(base.type.axes)
+                for affine, axis in zip(indices, base.type.index_axes, strict=False):
+                    assert factor is not None
+                    array = np.take(array, factor.places[affine, axis.extent], axis=axes.index(axis))
+                    axes.remove(axis)
+                return array
+            case Apply(net=net, arguments=arguments):
+                return self._apply(net, [(self.value(a, factor), a, factor) for a in arguments])
+        raise AssertionError(f"the reference does not know {type(value).__name__}")
+
+    def _reference(self, value: Reference) -> Any:
+        if value.kind == "let":
+            return self.value(self.graph.lets[value.name].value, None)
+        if value.kind == "param":
+            parameter = self.model._parameters[value.name]
+            assert parameter is not None
+            return parameter.detach().numpy()
+        tensor = self.case.inputs[value.name][self.b]
+        return tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy()
+
+    def _apply(self, net: str, arguments: list[tuple[Any, Expression, GroundFactor | None]]) -> Any:
+        module = self.model._modules[net]
+        assert module is not None
+        tensors = [torch.as_tensor(self.cut(array, a.type.axes)).unsqueeze(0) for array, a, _ in arguments]
+        options = {}
+        if "masks" in inspect.signature(module.forward).parameters:
+            options["masks"] = self._nested_masks(arguments)
+        with torch.no_grad():
+            return module(*tensors, **options).squeeze(0).numpy()
+
+    def _nested_masks(self, arguments: list[tuple[Any, Expression, GroundFactor | None]]) -> dict[str, Tensor]:
+        """Only nested dims need masks here; where the outer position is fixed by an index, so is their size."""
+        masks = {}
+        for _, argument, factor in arguments:
+            for axis in argument.type.index_axes:
+                dim = self.graph.dims[axis.extent.name]
+                if dim.kind != "nested":
+                    continue
+                sizes = self.case.nested_sizes(dim.name, self.b)
+                steps = torch.arange(self.case.sizes[dim.name])
+                if isinstance(argument, At) and factor is not None:
+                    place = factor.places[argument.indices[0], argument.base.type.index_axes[0].extent]
+                    masks[dim.name] = (steps < sizes[place]).unsqueeze(0)
+                else:
+                    seen = self.case.seen_size(str(dim.within), self.b)
+                    masks[dim.name] = (steps < torch.tensor(sizes[:seen]).reshape(-1, 1)).unsqueeze(0)
+        return masks
+
+    def cut(self, array: Any, axes: tuple[Axis, ...]) -> Any:
+        """An array without the padding of its dims."""
+        for number, axis in enumerate(axes):
+            extent = axis.extent
+            if extent.kind == "dim" and self.graph.dims[extent.name].kind not in ("nested", "fixed"):
+                size = max(0, self.case.seen_size(extent.name, self.b) + extent.offset)
+                array = np.take(array, range(min(size, array.shape[number])), axis=number)
+        return array
+
+    # ---------------------------------------------------------------------------------------------------------- answers
+
+    def outputs(self) -> tuple[list[int], Array]:
+        """For each output part the first answer that has it, and the log of its summed exp(score): latents are summed out."""
+        outs = [v.name for v in self.variables if v.kind != "latent"]
+        groups: dict[tuple[bytes, ...], list[int]] = {}
+        for n in range(len(self.score)):
+            groups.setdefault(tuple(self.labels[name][n].tobytes() for name in outs), []).append(n)
+        return [rows[0] for rows in groups.values()], np.array([lse(self.score[rows]) for rows in groups.values()])
+
+    @property
+    def log_partition(self) -> float:
+        return lse(self.score)
+
+    @property
+    def probabilities(self) -> Array:
+        total = self.log_partition
+        return np.zeros_like(self.score) if total == NINF else np.exp(self.score - total)
+
+    def marginals(self, variable: str) -> Array:
+        p, labels = self.probabilities, self.labels[variable]
+        return np.stack([np.tensordot(p, (labels == label).astype(float), 1) for label in range(self.counts[variable])], -1)
+
+    def max_marginals(self, variable: str) -> Array:
+        first, scores = self.outputs()
+        labels = self.labels[variable][first]
+        found = np.full((*labels.shape[1:], self.counts[variable]), NINF)
+        for place in np.ndindex(*found.shape):
+            here = labels[(slice(None), *place[:-1])] == place[-1]
+            found[place] = scores[here].max(initial=NINF)
+        return found
+
+    def factor_marginals(self, term: Term, domain: tuple[int, ...]) -> Array:
+        sizes = [self.counts[ref.variable] for ref in term.scope]
+        found = np.zeros((*domain, *sizes))
+        p = self.probabilities
+        for made, part in self.parts:
+            for factor in made.factors:
+                if factor.term != term.name:
+                    continue
+                cells = [made.cells[cell] for cell in factor.cells]
+                labels = [self.labels[c.variable][(part, *c.position)] for c in cells]
+                for entry in itertools.product(*(range(size) for size in sizes)):
+                    agrees = np.logical_and.reduce([one == label for one, label in zip(labels, entry, strict=True)])
+                    found[(*factor.element, *entry)] += p[part][agrees].sum()
+        return found
+
+    @property
+    def entropy(self) -> float:
+        _, scores = self.outputs()
+        total = lse(scores)
+        if total == NINF:
+            return 0.0
+        p = np.exp(scores - total)
+        return float(-(p[p > 0] * (scores[p > 0] - total)).sum())
+
+    def n_best(self, count: int) -> Array:
+        _, scores = self.outputs()
+        best = np.sort(scores)[::-1][:count]
+        return np.concatenate([best, np.full(count - len(best), NINF)])
+
+    def log_prob(self, answer: Mapping[str, Tensor]) -> float:
+        clamped = lse(np.where(self._allowed(answer), self.score, NINF))
+        return NINF if clamped == NINF else clamped - self.log_partition
+
+    def max_with_cost(self, cost: Mapping[str, Tensor]) -> float:
+        first, scores = self.outputs()
+        total = scores.copy()
+        for name, one in cost.items():
+            table, labels = one[self.b].double().numpy(), self.labels[name][first]
+            picked = np.take_along_axis(np.broadcast_to(table, (*labels.shape, table.shape[-1])),
+                                        np.maximum(labels, 0)[..., None], -1)[..., 0]  # fmt: skip
+            total = total + np.where(labels >= 0, picked, 0).reshape(len(labels), -1).sum(1)
+        return float(total.max())
+
+    def score_of(self, answer: Mapping[str, Any]) -> float:
+        """The score of a full answer, -inf when it is none of the answers."""
+        agrees = np.ones(len(self.score), dtype=bool)
+        for name, labels in self.labels.items():
+            same = (labels == np.asarray(answer[name])) | (labels < 0)
+            agrees &= same.reshape(len(labels), -1).all(1)
+        return float(self.score[agrees].max(initial=NINF))
+
+
+class Whole:
+    """The scores of terms over whole variables: networks see the positions that carry a cell, and nothing else."""
+
+    def __init__(self, example: Example, lengths: Mapping[str, int]) -> None:
+        self.example, self.lengths = example, lengths
+        self.graph, self.case, self.b = example.graph, example.case, example.b
+
+    def score(self, term: Term, here: Mapping[str, np.ndarray[Any, Any]]) -> Array:
+        body = term.body
+        with torch.no_grad():
+            if isinstance(body, Stepwise):
+                return self._stepwise(body, torch.as_tensor(here[body.variable]))
+            if isinstance(body, MaskedEnergy):
+                return self._masked(body, torch.as_tensor(here[body.variable]))
+            assert isinstance(body, BlackBox)
+            rows = len(next(iter(here.values())))
+            value = self._value(body.value, {n: torch.as_tensor(here[n]) for n in body.variables}, body.variables, rows)
+            return value.expand(rows).numpy()
+
+    def _present(self, variable: str) -> list[int]:
+        (dim,) = self.graph.variables[variable].dims
+        size = self.lengths[dim] if dim in self.lengths else self.case.size(dim, self.b)
+        mask = self.case.masks.get(variable)
+        return [i for i in range(size) if mask is None or bool(mask[self.b, i])]
+
+    def _given(self, values: tuple[Expression, ...], variable: str, rows: int) -> tuple[Tensor, ...]:
+        return tuple(self._restricted(value, (variable,)).expand(rows, *[-1] * len(value.type.axes)) for value in values)
+
+    def _restricted(self, value: Expression, variables: tuple[str, ...]) -> Tensor:
+        """[1, *axes]: a value that reads no labels, at the positions that carry cells of all variables."""
+        array = self.example.cut(self.example.value(value, None), value.type.axes)
+        for number, axis in enumerate(value.type.axes):
+            for variable in variables:
+                if axis.extent.kind == "dim" and self.graph.variables[variable].dims == (axis.extent.name,):
+                    array = np.take(array, self._shared(axis.extent.name, variables), axis=number)
+                    break
+        return torch.as_tensor(np.asarray(array)).unsqueeze(0)
+
+    def _shared(self, dim: str, variables: tuple[str, ...]) -> list[int]:
+        over = [set(self._present(v)) for v in variables if self.graph.variables[v].dims == (dim,)]
+        return sorted(set.intersection(*over))
+
+    def _stepwise(self, body: Stepwise, labels: Tensor) -> Array:
+        net: Any = self.example.model._modules[body.net]
+        labels = labels[:, self._present(body.variable)]
+        scores = net.forced(labels, self._given(body.given, body.variable, len(labels)), {})
+        if body.normalize == "local":
+            scores = scores - scores.logsumexp(-1, keepdim=True)
+        picked = scores.gather(2, labels.unsqueeze(2)).squeeze(2)
+        if body.end is not None:
+            names = self.graph.label_sets[self.graph.variables[body.variable].type.element].labels or ()
+            ends = labels == names.index(body.end)
+            picked = picked * ((ends.cumsum(1) - ends.long()) == 0)
+        return picked.sum(1).numpy()
+
+    def _masked(self, body: MaskedEnergy, labels: Tensor) -> Array:
+        net: Any = self.example.model._modules[body.net]
+        labels = labels[:, self._present(body.variable)]
+        scores = net.masked_scores(labels, self._given(body.given, body.variable, len(labels)), {})
+        if body.energy == "local":
+            scores = scores - scores.logsumexp(-1, keepdim=True)
+        return scores.gather(2, labels.unsqueeze(2)).squeeze(2).sum(1).numpy()
+
+    def _value(self, value: Expression, labels: Mapping[str, Tensor], variables: tuple[str, ...], rows: int) -> Tensor:
+        """[N or 1, *axes]: an expression that reads the labels [N, *dims] of answers."""
+        if not any(isinstance(part, Relaxed) for part in _nodes(value)):
+            return self._restricted(value, variables)
+        match value:
+            case Relaxed(variable=variable, soft=soft):
+                own = labels[variable]
+                dims = self.graph.variables[variable].dims
+                if len(dims) == 1:
+                    own = own[:, self._shared(dims[0], variables)]
+                if not soft:
+                    return own
+                hot = torch.nn.functional.one_hot(own.clamp(min=0), self.example.counts[variable]).double()
+                return hot * (own >= 0).unsqueeze(-1)
+            case Combine(operands=operands, operators=operators):
+                total = self._value(operands[0], labels, variables, rows)
+                for operator, operand in zip(operators, operands[1:], strict=True):
+                    other = self._value(operand, labels, variables, rows)
+                    if operator in "+-":
+                        total = total + other if operator == "+" else total - other
+                    else:
+                        total = total * other if operator == "*" else total / other
+                return total
+            case Apply(net=net, arguments=arguments):
+                module: Any = self.example.model._modules[net]
+                parts = [self._value(a, labels, variables, rows) for a in arguments]
+                parts = [one.expand(rows, *one.shape[1:]) for one in parts]
+                options = {"masks": {}} if "masks" in inspect.signature(module.forward).parameters else {}
+                made: Tensor = module(*parts, **options)
+                return made
+        raise AssertionError(f"the reference does not know {type(value).__name__} here")
+
+
+def _nodes(value: Expression) -> Iterator[Expression]:
+    yield value
+    for part in value.parts:
+        yield from _nodes(part)
+
+
+def lse(scores: Array) -> float:
+    """log of the sum of exp."""
+    peak = scores.max(initial=NINF)
+    return NINF if peak == NINF else float(peak + np.log(np.exp(scores - peak).sum()))
