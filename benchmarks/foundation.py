@@ -1,7 +1,7 @@
 """The road's own cost: importing, compiling, checking from the shell, and calling `infer`.
 
-Run with `make bench`, or `python -m benchmarks.foundation [--markdown docs/performance.md]`.  Contestants alternate within one
-run, and the figures are medians with quartiles.
+Run with `make bench`, or `python -m benchmarks.foundation [--markdown docs/performance.md]`.  Contestants alternate
+within one run, and the figures are medians with quartiles.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def compile_cost(rounds: int) -> Figure:
 
     source = Source(SPEC.name, SPEC.read_text(encoding="utf-8"))
     compile_source(source)
-    return _summary("compile a 40-line spec, warm", [1e3 * _once(lambda: compile_source(source)) for _ in range(rounds)], 30.0, "ms")
+    return _summary(
+        "compile a 40-line spec, warm", [1e3 * _once(lambda: compile_source(source)) for _ in range(rounds)], 30.0, "ms"
+    )
 
 
 def _once(call: Callable[[], object]) -> float:
@@ -102,11 +104,11 @@ infer exact
 
 
 def call_cost(rounds: int) -> Figure:
-    """Microseconds that `model.infer(...).log_partition` adds to the kernel on the same potentials, pairs alternating."""
+    """Microseconds that `model.infer(...).log_partition` adds to the kernel on the same potentials."""
     import torch
 
     import energyml as em
-    from energyml.backends.exact.chain import chain_log_partition
+    from energyml.backends.exact.recursion import chain_log_partition
     from energyml.backends.exact.potentials import Potentials
 
     torch.set_num_threads(1)
@@ -128,7 +130,9 @@ def call_cost(rounds: int) -> Figure:
 def main() -> int:
     """Measure, print a table, and write it between its markers in a Markdown file when asked."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="process starts for each figure; calls are repeated more often")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="process starts for each figure; calls are repeated more often"
+    )
     parser.add_argument("--markdown", type=Path, help="file that holds the table between its markers")
     parser.add_argument("--json", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
@@ -157,11 +161,12 @@ def _table(figures: list[Figure]) -> str:
         "| what | median | quartiles | bar | kept |",
         "|---|---|---|---|---|",
     ]
-    for f in figures:
-        lines.append(
-            f"| {f.what} | {f.value:.3g} {f.unit} | {f.low:.3g} to {f.high:.3g} | {f.bar:g} {f.unit} | {'yes' if f.met else 'NO'} |"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(_row, figures)])
+
+
+def _row(f: Figure) -> str:
+    kept = "yes" if f.met else "NO"
+    return f"| {f.what} | {f.value:.3g} {f.unit} | {f.low:.3g} to {f.high:.3g} | {f.bar:g} {f.unit} | {kept} |"
 
 
 def _write_between(path: Path, table: str) -> None:

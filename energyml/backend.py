@@ -1,8 +1,8 @@
 """The protocol of backends.
 
-A backend is made from its options, *prepared* once for a model (what depends on the structure) and *opened* for each batch (what
-depends on the tensors).  The session that `open` returns answers queries.  Backends of other packages register a `BackendCard`
-under the entry point group `energyml.backends`; its implementation is a subclass of `Backend`.
+A backend is made from its options, *prepared* once for a model (what depends on the structure) and *opened* for each
+batch (what depends on the tensors).  The session that `open` returns answers queries.  Backends of other packages
+register a `BackendCard` under the entry point group `energyml.backends`; its implementation is a subclass of `Backend`.
 """
 
 from __future__ import annotations

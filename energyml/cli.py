@@ -1,7 +1,7 @@
 """The command line: thin commands over the public API.
 
-Exit codes: 0 fine; 1 the spec, the data or the request has a mistake, which is shown; 2 a file cannot be read or written, or the
-command line itself is wrong; 130 interrupted.
+Exit codes: 0 fine; 1 the spec, the data or the request has a mistake, which is shown; 2 a file cannot be read or
+written, or the command line itself is wrong; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ def _stage(value: str | None) -> str | None:
 @app.command()
 def explain(
     file: Spec,
-    stage: Annotated[str | None, typer.Option(help="Only one stop of the road: tree, model, ir or plan.", callback=_stage)] = None,
+    stage: Annotated[
+        str | None, typer.Option(help="Only one stop of the road: tree, model, ir or plan.", callback=_stage)
+    ] = None,
     size: Sizes = None,
     infer: Annotated[str | None, typer.Option(help="Explain another backend than the file's own.")] = None,
 ) -> None:
@@ -209,7 +211,9 @@ def info(file: Spec, size: Sizes = None) -> None:
 @app.command()
 def new(
     family: Annotated[str, typer.Argument(help="chain, grid, tree, field, sequence, masked or global.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write; standard output when left out.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to write; standard output when left out.")
+    ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented starter spec for a family of scores."""
@@ -251,9 +255,13 @@ def explain_error(
 @app.command()
 def infer(
     file: Spec,
-    backends: Annotated[str | None, typer.Option("--infer", help="One backend or several, as in 'exact, enumerate'.")] = None,
+    backends: Annotated[
+        str | None, typer.Option("--infer", help="One backend or several, as in 'exact, enumerate'.")
+    ] = None,
     query: Annotated[str, typer.Option("--query", help="Queries, separated by commas.")] = "log_partition,map",
-    inputs: Annotated[Path | None, typer.Option("--inputs", help="JSON file: tensors by declared name; random when left out.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", help="JSON file: tensors by declared name; random when left out.")
+    ] = None,
     size: Sizes = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="How many random examples.")] = 2,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and random inputs.")] = 0,
@@ -295,7 +303,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """A small language for energy-based structured prediction."""
 

@@ -1,7 +1,7 @@
 """`energyml demo`: a spec is checked, trained and swapped between backends, on words that are drawn here.
 
-The letters are a 5 x 3 pixel alphabet blown up to the 16 x 8 images of the OCR task, with noise that makes single letters hard
-to tell apart; the chain learns which letters follow which.
+The letters are a 5 x 3 pixel alphabet blown up to the 16 x 8 images of the OCR task, with noise that makes single
+letters hard to tell apart; the chain learns which letters follow which.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from energyml.driver import bind, compile_source
 from energyml.diagnostics import Source
+from energyml.driver import bind, compile_source
 from energyml.energy_model import EnergyModel
 from energyml.explain import explain
 
@@ -69,7 +69,14 @@ def accuracy(model: EnergyModel, images: Tensor, labels: Tensor, lengths: Tensor
     return float((read[cells] == labels[cells]).double().mean())
 
 
-def _train(model: EnergyModel, images: Tensor, labels: Tensor, lengths: Tensor, generator: torch.Generator, say: Callable[[str], None]) -> None:
+def _train(
+    model: EnergyModel,
+    images: Tensor,
+    labels: Tensor,
+    lengths: Tensor,
+    generator: torch.Generator,
+    say: Callable[[str], None],
+) -> None:
     stage = model.compiled.model.choices.train[0]
     optimizer = torch.optim.Adam(model.parameters(), lr=stage["optimizer"]["lr"])
     for epoch in range(stage["epochs"]):

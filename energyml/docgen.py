@@ -10,10 +10,11 @@ Kept up to date in a page, and compared by `--check`:
 
 In both, `near` keeps decimal numbers as they are while they are right to a thousandth.
 
-Run without being compared: `console` blocks, and `python` blocks in order, in one namespace for each page.  An `energy`
-block must check without errors, a `bad` one must not (`bad=E0209`: with this code); blocks with `part=NAME` are checked
-together.  With `file=NAME` a block is written to a file, and not executed.  Each page has a folder and a process of its
-own; the folder holds a copy of examples/.  Without pages, README.md, docs/ and the parser's prepared tables are meant.
+Run without being compared: `console` blocks, and `python` blocks in order, in one namespace for each page; one with
+`fails=E0501` must raise that error.  An `energy` block must check without errors, a `bad` one must not (`bad=E0209`:
+with this code); blocks with `part=NAME` are checked together.  With `file=NAME` a block is written to a file, and not
+executed.  Each page has a folder and a process of its own; the folder holds a copy of examples/.  Without pages,
+README.md, docs/ and the parser's prepared tables are meant.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from energyml.cards.card import Card, CardKind
 from energyml.cards.options import Option
 from energyml.cards.options import show as show_value
 from energyml.diagnostics import EnergyError, Source, render_all
-from energyml.docpages import Page, PageError
+from energyml.docpages import Page, PageError, shows
 from energyml.driver import Compiled, check_text, compile_source
 from energyml.model.potentials import PotentialCard
 from energyml.nets.cards import NetCard
@@ -186,12 +187,11 @@ def coverage() -> str:
     for path, compiled in _examples():
         title = re.split("[:,.]", compiled.source.line(1).lstrip("# "))[0]
         own = compiled.model.choices.infer
-        structure = compiled.structure.describe()
-        facts = structure[:1] if compiled.structure.order else []
-        facts += [fact.partition(":")[0].removeprefix("has ") for fact in structure[1:] if fact.startswith("has ")]
+        said = [fact for fact in compiled.structure.describe() if fact.startswith("has ") or ":" not in fact]
+        facts = [fact.removeprefix("has ").partition(":")[0] for fact in said]
         link = f"[{path.name}](examples/{path.name})"
         chosen = f"`{own.name if own else 'auto'}`"
-        rows.append((link, title, "; ".join(facts or structure[:1]), chosen, _code(_running(compiled)) or "none yet"))
+        rows.append((link, title, "; ".join(facts), chosen, _code(_running(compiled)) or "none yet"))
     return table(("spec", "about", "structure", "its `infer`", "backends that run it today"), rows)
 
 
@@ -221,11 +221,15 @@ def error_pages() -> str:
             parts.append(f"## {_group_title(kind.code)}")
         parts.append(f"### {kind.code}: {kind.title}")
         parts += [kind.why] if kind.why else []
+        script = kind.bad.startswith("import ")  # what goes wrong with tensors is shown in Python
         if kind.bad:
-            flag = "" if kind.severity == "warning" else f" bad={kind.code}"
-            parts += [_fenced(f"energy{flag}", kind.bad), _fenced("text", _verdict(kind.code, kind.bad))]
+            flag = "" if kind.severity == "warning" else f" {'fails' if script else 'bad'}={kind.code}"
+            said = _raised(kind.bad) if script else _checked(kind.bad)
+            if not shows(said, kind.code):
+                raise PageError(f"the example of {kind.code} does not show it:\n{said}")
+            parts += [_fenced(f"{'python' if script else 'energy'}{flag}", kind.bad), _fenced("text", said)]
         if kind.good:
-            parts += ["Mended:", _fenced("energy", kind.good)]
+            parts += ["Mended:", _fenced("python" if script else "energy", kind.good)]
     return "\n\n".join(parts)
 
 
@@ -233,16 +237,24 @@ def _group_title(code: str) -> str:
     modules = [getattr(errors, name) for name in ("syntax", "names", "types", "scores", "choices", "running", "graphs")]
     for module in modules:
         if any(kind.code == code for kind in module.KINDS):
-            title = str(module.__doc__).strip().splitlines()[0].partition(": ")[2].rstrip(".")
+            title = re.split("[:.]", str(module.__doc__).partition(": ")[2])[0]
             return title[:1].upper() + title[1:]
     return code
 
 
-def _verdict(code: str, text: str) -> str:
-    report = check_text(text.lstrip("\n"), "spec.energy")
-    if code not in {found.code for found in report.found}:
-        raise PageError(f"the example of {code} does not show it")
+def _checked(spec: str) -> str:
+    """What `check` says about a spec."""
+    report = check_text(spec.lstrip("\n"), "spec.energy")
     return render_all(report.source, report.ordered())
+
+
+def _raised(script: str) -> str:
+    """What a script raises."""
+    try:
+        exec(script, {})
+    except EnergyError as problem:
+        return str(problem)
+    return "nothing"
 
 
 def _fenced(info: str, text: str) -> str:

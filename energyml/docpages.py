@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from energyml import errors
 from energyml.diagnostics import EnergyError, render_all
 from energyml.driver import check_text
 
@@ -25,6 +26,13 @@ WIDTH = "80"  # of a terminal, for the text of `--help`
 
 class PageError(EnergyError):
     """A block of a page that does not do what the page says."""
+
+
+def shows(text: str, code: str) -> bool:
+    """Whether a text is about an error: it has its code, or its message with some facts."""
+    kind = errors.CATALOGUE.get(code)
+    wording = ".+".join(map(re.escape, re.split(r"\{\w+\}", kind.message))) if kind else "$^"
+    return f"[{code}]" in text or re.search(wording, text) is not None
 
 
 @dataclass(frozen=True)
@@ -121,8 +129,16 @@ class Page:
     def _python(self, block: Block) -> None:
         out = io.StringIO()
         code = compile("\n" * block.number + block.text(), self.name, "exec")
-        with redirect_stdout(out):
-            exec(code, self.names)
+        expected = block.flags.get("fails")
+        try:
+            with redirect_stdout(out):
+                exec(code, self.names)
+        except EnergyError as problem:
+            if expected is None or not shows(str(problem), expected):
+                raise
+        else:
+            if expected is not None:
+                raise PageError(f"expected {expected}, but nothing was raised")
         self.printed += out.getvalue()
 
     def _console(self, block: Block) -> list[str]:

@@ -18,8 +18,8 @@ OPTIONAL = {
 def examine() -> tuple[str, bool]:
     """A report, and whether everything that is needed is there."""
     missing = [name for name in REQUIRED if _version(name) is None]
-    lines = [f"energyml {__version__}", f"python {platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"]
-    lines += ["", "needed"]
+    system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    lines = [f"energyml {__version__}", f"python {platform.python_version()} on {system}", "", "needed"]
     lines += [f"  {name:<14}{_version(name) or 'MISSING: pip install ' + name}" for name in REQUIRED]
     lines += ["", "optional"]
     lines += [f"  {name:<14}{_version(name) or 'not installed'}  ({what})" for name, what in OPTIONAL.items()]
@@ -50,12 +50,14 @@ def _devices(missing: list[str]) -> list[str]:
 
 
 def _tables() -> str:
-    return "prepared tables match the grammar" if grammar.tables_are_fresh() else "prepared tables are missing or stale: the parser is built at each start"
+    if grammar.tables_are_fresh():
+        return "prepared tables match the grammar"
+    return "prepared tables are missing or stale: the parser is built at each start"
 
 
 def _backends() -> list[str]:
-    return [
-        f"  {card.name:<18}{'ready' if card.implementation else 'card only, no implementation in this version'}"
-        for card in cards.every("backend")
-        if card.name != "auto"
-    ]
+    found = [card for card in cards.every("backend") if card.name != "auto"]
+    states = {
+        card.name: "ready" if card.implementation else "card only, no implementation in this version" for card in found
+    }
+    return [f"  {name:<18}{state}" for name, state in (states | cards.broken()).items()]

@@ -22,7 +22,6 @@ from energyml.diagnostics import EnergyError, Source
 from energyml.plan.planner import Plan, Verdict, plan
 from energyml.plan.structure import Structure, recognise
 from energyml.posterior import Posterior
-from energyml.result import ABSENT
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
@@ -40,8 +39,8 @@ class BackendRefused(EnergyError):
 class EnergyModel(nn.Module):
     """A spec with weights.
 
-    Networks and parameters are registered under the names that the spec gives them, so `state_dict` reads like the spec.
-    Inputs are tensors with a leading batch axis; see `infer`.
+    Networks and parameters are registered under the names that the spec gives them, so `state_dict` reads like the
+    spec. Inputs are tensors with a leading batch axis; see `infer`.
     """
 
     def __init__(
@@ -170,9 +169,7 @@ class EnergyModel(nn.Module):
 
     forward = infer
 
-    def score(
-        self, *, lengths: LengthsLike | None = None, mask: MaskLike | None = None, **tensors: Tensor
-    ) -> Tensor:
+    def score(self, *, lengths: LengthsLike | None = None, mask: MaskLike | None = None, **tensors: Tensor) -> Tensor:
         """[B]: the score of full answers; inputs and variables by name.  energy = -score."""
         answer, inputs = self._split(tensors)
         missing = [v.name for v in self.graph.variables.values() if v.readout is None and v.name not in answer]
@@ -203,7 +200,7 @@ class EnergyModel(nn.Module):
             mask: as in `infer`.
             **tensors: inputs, and gold labels by variable; -1 marks an unknown label.
         """
-        from energyml.objectives.losses import reduce_losses
+        from energyml.objectives.losses import labelled_cells, reduce_losses
 
         chosen = self._objective(objective)
         answer, inputs = self._split(tensors)
@@ -213,8 +210,7 @@ class EnergyModel(nn.Module):
         posterior = self.infer(using=own, lengths=lengths, mask=mask, **inputs)
         answer = self._answers.labels(answer, posterior.problem.env.batch)
         losses: Tensor = cards.implementation(chosen.card)(posterior, answer, chosen)
-        cells = torch.stack([(labels >= 0).reshape(labels.shape[0], -1).sum(1) for labels in answer.values()]).sum(0)
-        return reduce_losses(losses, cells, reduction or chosen["reduction"], chosen.name)
+        return reduce_losses(losses, labelled_cells(answer), reduction or chosen["reduction"], chosen.name)
 
     def _objective(self, objective: str | Selection | None) -> Selection:
         if isinstance(objective, Selection):
@@ -222,7 +218,9 @@ class EnergyModel(nn.Module):
         if objective is None:
             stages = self.compiled.model.choices.train
             if not stages:
-                raise EnergyError("the spec has no `train` line, so `loss` needs `objective=`, for example objective='nll'")
+                raise EnergyError(
+                    "the spec has no `train` line, so `loss` needs `objective=`, for example objective='nll'"
+                )
             return stages[0]
         from energyml.driver import read_choice
 
@@ -258,7 +256,8 @@ class EnergyModel(nn.Module):
         terms = "\n".join(f"  {term.name}: {term.kind}" for term in self.graph.terms)
         count = sum(p.numel() for p in self.parameters())
         structure = "; ".join(self.structure.describe())
-        return f"EnergyModel({self.compiled.source.name}, {count:,} parameters)\n{variables}\n{terms}\n  structure: {structure}"
+        head = f"EnergyModel({self.compiled.source.name}, {count:,} parameters)"
+        return "\n".join((head, variables, terms, f"  structure: {structure}"))
 
     def _repr_svg_(self) -> str:
         from energyml.ir.draw import lifted_svg
@@ -270,4 +269,3 @@ class EnergyModel(nn.Module):
         from energyml.explain import explain_plan
 
         return explain_plan(self.compiled, sizes or {})
-

@@ -29,7 +29,11 @@ def explain(compiled: Compiled, stage: Stage | None, sizes: Mapping[str, int]) -
         case "plan":
             return explain_plan(compiled, sizes)
     return "\n\n".join(
-        (_titled("Model", show_model(compiled.model)), _titled("Terms", _terms(compiled)), explain_plan(compiled, sizes))
+        (
+            _titled("Model", show_model(compiled.model)),
+            _titled("Terms", _terms(compiled)),
+            explain_plan(compiled, sizes),
+        )
     )
 
 
@@ -64,7 +68,9 @@ def explain_plan(compiled: Compiled, sizes: Mapping[str, int]) -> str:
     if made.verdict.cost is not None:
         chosen.append(f"cost of log_partition for a batch of B: {made.verdict.cost.describe(structure.sizes)}")
     parts.append(_titled("Plan", "\n".join(chosen)))
-    joined = [_joined(one, made.verdict, structure) for one in (*choices.train, *([choices.decode] if choices.decode else []))]
+    joined = [
+        _joined(one, made.verdict, structure) for one in (*choices.train, *([choices.decode] if choices.decode else []))
+    ]
     if joined:
         parts.append(_titled("Objectives and decoders", "\n".join(joined)))
     parts.append(_titled("Backends", "\n".join(_verdict_lines(survey(structure), structure))))
@@ -87,7 +93,11 @@ def _joined(selection: Any, main: Verdict, structure: Structure) -> str:
     if refusal is not None:
         return line + f"cannot: {refusal}"
     qualities = ", ".join(dict.fromkeys(verdict.answers[q].value for q in selection.card.asks)) or "yes"
-    warning = "; the answer is a bound, so the loss is too" if "bound" in qualities and selection.card.kind == "objective" else ""
+    warning = (
+        "; the answer is a bound, so the loss is too"
+        if "bound" in qualities and selection.card.kind == "objective"
+        else ""
+    )
     return line + f"{qualities}{warning}" + ("" if verdict.implemented else " (no implementation in this version)")
 
 
@@ -103,7 +113,10 @@ def info(compiled: Compiled, sizes: Mapping[str, int]) -> dict[str, Any]:
     choices = model.choices
     return {
         "file": compiled.source.name,
-        "labels": {n: {"count": len(s.labels) if s.labels is not None else None, "source": s.source} for n, s in model.label_sets.items()},
+        "labels": {
+            n: {"count": len(s.labels) if s.labels is not None else None, "source": s.source}
+            for n, s in model.label_sets.items()
+        },
         "dims": {n: {"kind": d.kind, "size": d.size, "within": d.within} for n, d in model.dims.items()},
         "inputs": {n: str(i.type) for n, i in model.inputs.items()},
         "variables": {n: {"kind": v.kind, "type": str(v.type)} for n, v in model.variables.items()},

@@ -19,7 +19,8 @@ from energyml.result import Assignment, Result
 class Posterior:
     """p(y | x) of one batch, as a backend sees it.
 
-    Tensors are computed when they are first asked for.  `ask` returns the whole `Result` with its quality and statistics.
+    Tensors are computed when they are first asked for.  `ask` returns the whole `Result` with its quality and
+    statistics.
     """
 
     def __init__(self, session: Session, verdict: Verdict, problem: Problem) -> None:
@@ -57,7 +58,10 @@ class Posterior:
         return {term.term.name for term in self.problem.terms} | set(self.problem.graph.variables)
 
     def _value(self, kind: str) -> Any:
-        """The value of a query without arguments, computed once; without gradients it serves only where none are wanted."""
+        """The value of a query without arguments, computed once.
+
+        One that was computed without gradients serves only where none are wanted.
+        """
         tracked = torch.is_grad_enabled()
         for known in (True,) if tracked else (True, False):
             if (kind, known) in self._values:
@@ -106,7 +110,7 @@ class Posterior:
         return value
 
     def n_best(self, count: int) -> Assignment:
-        """The best answers, best first: labels [B, count, *dims], scores [B, count]; -1 and -inf when there are fewer."""
+        """The best answers, best first: labels [B, count, *dims] and scores [B, count]; -1 and -inf for none."""
         value: Assignment = self.ask(Query("n_best", count=count)).value
         return value
 

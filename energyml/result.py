@@ -43,7 +43,8 @@ class Assignment:
     """Labels for every cell, and the scores of the answers.
 
     Attributes:
-        labels: by variable: [..., B, *dims] (`sample`), [B, k, *dims] (`n_best`) or [B, *dims]; -1 where there is no cell.
+        labels: by variable: [..., B, *dims] (`sample`), [B, k, *dims] (`n_best`) or [B, *dims]; -1 where there is no
+            cell.
         score: the scores, with the same leading axes.
         names: the labels' names, by variable.
     """

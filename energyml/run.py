@@ -79,7 +79,9 @@ def random_inputs(model: EnergyModel, sizes: Mapping[str, int], batch: int, seed
     return {name: _random(model, given, sizes, batch, generator) for name, given in model.graph.inputs.items()}
 
 
-def _random(model: EnergyModel, given: Input, sizes: Mapping[str, int], batch: int, generator: torch.Generator) -> Tensor:
+def _random(
+    model: EnergyModel, given: Input, sizes: Mapping[str, int], batch: int, generator: torch.Generator
+) -> Tensor:
     if isinstance(given.type, EdgeType):
         nodes = sizes.get(given.type.ends[0], DEFAULT_SIZE)
         edges = min(sizes.get(given.type.over, max(0, nodes - 1)), max(0, nodes - 1))

@@ -18,7 +18,9 @@ def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
     number = answers_formula(structure).value(structure.sizes)
     limit = int(selection["limit"])
     if number is not None and number > limit:
-        return Refusal(f"one example has {number:.3g} answers, and the limit is {limit}", "raise `limit`, or give smaller sizes")
+        return Refusal(
+            f"one example has {number:.3g} answers, and the limit is {limit}", "raise `limit`, or give smaller sizes"
+        )
     return None
 
 

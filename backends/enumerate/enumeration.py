@@ -209,8 +209,8 @@ class Enumeration:
 
 
 def consistent(labels: Tensor, allowed: Tensor) -> Tensor:
-    """[N]: whether answers [N, *dims] keep to the allowed labels [*dims, labels] of one example."""
-    known = allowed.expand(labels.shape[0], *allowed.shape).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    """[N]: whether answers [N, *dims] keep to the allowed labels, [*dims, labels] for all or [N, *dims, labels]."""
+    known = allowed.expand(*labels.shape, allowed.shape[-1]).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     fine = known | (labels < 0)
     return fine.flatten(1).all(1) if fine.dim() > 1 else fine
 

@@ -216,8 +216,6 @@ class OracleSession(Session):
             columns = [self._one_cell(answer, variable, count, cell) for cell in cells]
             shape = (*given.shape, count)
             scores = torch.stack(columns, 1).reshape(shape) if columns else self._stacked([], count).reshape(shape)
-            allowed = self.problem.evidence.allowed.get(variable.name)
-            scores = scores if allowed is None else scores.masked_fill(~allowed, float("-inf"))
             scores = scores.masked_fill((given < 0).unsqueeze(-1), float("-inf"))
             found[variable.name] = difference(scores, logsumexp(scores, -1).unsqueeze(-1))
         return found
@@ -230,7 +228,10 @@ class OracleSession(Session):
         every = torch.arange(count, device=trials.device).repeat(size)
         trials[:, cell] = torch.where(trials[:, cell] >= 0, every, ABSENT)
         full[variable.name] = trials.reshape(full[variable.name].shape)
-        return self.problem.score(full, count).unflatten(0, (size, count))
+        score = self.problem.score(full, count)
+        for name, allowed in self.problem.evidence.allowed.items():
+            score = score.masked_fill(~consistent(full[name], allowed.repeat_interleave(count, 0)), float("-inf"))
+        return score.unflatten(0, (size, count))
 
     def _full_answer(self, query: Query) -> dict[str, Tensor]:
         if self.free:

@@ -106,6 +106,8 @@ class ChainSession(Session):
     def _moments(self, pairs: bool) -> tuple[Tensor, Tensor]:
         """Marginals of cells and pairs as gradients of the log-partition; differentiable where the scores are."""
         potentials = self.potentials
+        if potentials.unary.shape[1] == 0:
+            return potentials.unary, potentials.pair  # no cells: nothing to differentiate, and nothing in the answer
         tracked = torch.is_grad_enabled() and (potentials.unary.requires_grad or potentials.pair.requires_grad)
         with torch.inference_mode(False), torch.enable_grad():
             unary, pair = _leaf(potentials.unary, tracked), potentials.pair

@@ -55,15 +55,18 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
     Viterbi with k hypotheses for each label: O(B T C² k).  Scores are differentiable.
     """
     with torch.no_grad():
-        labels, found = _decode(potentials, count)
-    scores = chain_score(potentials, labels).masked_fill(~found, float("-inf"))
+        labels, scores = _decode(potentials, count)
+    found = ~scores.isneginf()
+    if torch.is_grad_enabled() and (potentials.unary.requires_grad or potentials.pair.requires_grad):
+        path = chain_score(potentials, labels).masked_fill(~found, 0)
+        scores = scores + (path - path.detach())  # the values stay sorted, the gradients are those of the paths
     exists = potentials.exists()
     missing = ~found.unsqueeze(-1) if exists is None else ~(found.unsqueeze(-1) & exists.unsqueeze(1))
     return labels.masked_fill(missing, ABSENT), scores
 
 
 def _decode(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
-    """Labels [B, k, T] of the best answers, and which of them [B, k] are answers at all."""
+    """Labels [B, k, T] of the best answers and their scores [B, k]; -inf for what is no answer."""
     unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
     batch, size, labels = unary.shape
     idle = torch.where(torch.arange(labels, device=unary.device) == 0, 0.0, float("-inf")).to(unary.dtype)
@@ -86,8 +89,7 @@ def _decode(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
         found[:, : place.shape[1], t] = place % labels
         if t:
             place = back[t - 1].flatten(1).gather(1, place)
-    reached = torch.nn.functional.pad(~last.values.isneginf(), (0, count - last.values.shape[1]), value=False)
-    return found, reached
+    return found, torch.nn.functional.pad(last.values, (0, count - last.values.shape[1]), value=float("-inf"))
 
 
 def _carried(before: Tensor, values: Tensor, origin: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,19 @@ CARDS: tuple[Card, ...] = (
         needs_fitting=True,
         preference=80,
     ),
-    Card("architecture", "blstm", "a bidirectional LSTM", (_HIDDEN, Option("layers", Whole(1, 2), 1, "layers")), source=_SOURCE),
-    Card("architecture", "cnn", "convolutions without pooling", (_HIDDEN, Option("width", Whole(), 3, "window")), source=_SOURCE),
+    Card(
+        "architecture",
+        "blstm",
+        "a bidirectional LSTM",
+        (_HIDDEN, Option("layers", Whole(1, 2), 1, "layers")),
+        source=_SOURCE,
+    ),
+    Card(
+        "architecture",
+        "cnn",
+        "convolutions without pooling",
+        (_HIDDEN, Option("width", Whole(), 3, "window")),
+        source=_SOURCE,
+    ),
     Card("architecture", "seq2seq", "an aligned decoder that reads its own predictions", (_HIDDEN,), source=_SOURCE),
 )

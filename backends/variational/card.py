@@ -14,11 +14,21 @@ CARDS = (
         "backend",
         "mean_field",
         "a product of independent cells, updated in turn",
-        (Option("steps", Whole(), 10, "sweeps"), _SCHEDULE, _DAMPING, Option("tol", Real(0), 1e-6, "change that counts as none")),
+        (
+            Option("steps", Whole(), 10, "sweeps"),
+            _SCHEDULE,
+            _DAMPING,
+            Option("tol", Real(0), 1e-6, "change that counts as none"),
+        ),
         1,
         source="Shevchenko & Osokin 2019, eq. 6",
         view=View.MULTILINEAR,
-        answers={"log_partition": Quality.LOWER, "marginals": Quality.ESTIMATE, "entropy": Quality.ESTIMATE, "map": Quality.LOWER},
+        answers={
+            "log_partition": Quality.LOWER,
+            "marginals": Quality.ESTIMATE,
+            "entropy": Quality.ESTIMATE,
+            "map": Quality.LOWER,
+        },
         preference=60,
     ),
     BackendCard(

@@ -85,11 +85,20 @@ class NetBuilder:
             options = {key: self._option(value) for key, value in net.selection.options.items() if key != "target"}
             module = found(**options)
         except Exception as problem:
-            raise SpecError(self.source, [errors.diagnostic("E0507", net.span, target=target, problem=problem)]) from problem
+            raise SpecError(
+                self.source, [errors.diagnostic("E0507", net.span, target=target, problem=problem)]
+            ) from problem
         if not isinstance(module, nn.Module):
             raise SpecError(
                 self.source,
-                [errors.diagnostic("E0507", net.span, target=target, problem=f"it makes a {type(module).__name__}, not a torch.nn.Module")],
+                [
+                    errors.diagnostic(
+                        "E0507",
+                        net.span,
+                        target=target,
+                        problem=f"it makes a {type(module).__name__}, not a torch.nn.Module",
+                    )
+                ],
             )
         return module, "masks" in inspect.signature(module.forward).parameters
 

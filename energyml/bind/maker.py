@@ -221,7 +221,9 @@ class BatchMaker:
             variable = self.graph.variables[name]
             for axis, dim in enumerate(variable.dims, start=1):
                 if sizes.setdefault(dim, tensor.shape[axis]) != tensor.shape[axis]:
-                    problem = f"the mask of `{name}` has {tensor.shape[axis]} positions along `{dim}`, expected {sizes[dim]}"
+                    problem = (
+                        f"the mask of `{name}` has {tensor.shape[axis]} positions along `{dim}`, expected {sizes[dim]}"
+                    )
                     raise self.fail("E0508", variable.span, problem=problem)
         for one in shorter:
             if one.dim not in sizes and (one.length > 0 or one.dim not in lengths):
@@ -275,7 +277,9 @@ class BatchMaker:
             if variable is None or variable.kind == "field" or variable.readout is not None:
                 raise self.fail("E0508", None, problem=f"`mask` names `{name}`, which is no variable with labels")
             if any(self.graph.dims[dim].kind == "free" for dim in variable.dims):
-                raise self.fail("E0508", variable.span, problem=f"`mask` names `{name}`, whose length is part of the answer")
+                raise self.fail(
+                    "E0508", variable.span, problem=f"`mask` names `{name}`, whose length is part of the answer"
+                )
             rank = 1 + len(variable.dims)
             if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool or tensor.dim() != rank:
                 axes = ", ".join(("B", *variable.dims))

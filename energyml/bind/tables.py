@@ -69,7 +69,11 @@ class TableTerm(BoundTerm):
         frame = self.frame(batch)
         masks: list[Tensor] = []
         for number, binding in enumerate(self.term.domain):
-            exists = self._edge_exists(batch, binding) if isinstance(binding, Edges) else self._range_exists(batch, frame, binding)
+            exists = (
+                self._edge_exists(batch, binding)
+                if isinstance(binding, Edges)
+                else self._range_exists(batch, frame, binding)
+            )
             if exists is not None:
                 masks.append(exists if exists.dim() == 1 + self.rank else _over(exists, number, self.rank))
         for affine, extent in self.constants:
@@ -99,15 +103,17 @@ class TableTerm(BoundTerm):
         examples = torch.arange(batch.size, device=batch.device).reshape(-1, *([1] * self.rank))
         count = roomy(nested.count, 1)[examples, place]
         length = max(0, nested.size - binding.shrink)
-        steps = _over(torch.arange(length, device=batch.device).unsqueeze(0), self.term.domain.index(binding), self.rank)
+        steps = _over(
+            torch.arange(length, device=batch.device).unsqueeze(0), self.term.domain.index(binding), self.rank
+        )
         return steps < count - binding.shrink
 
     def _edge_exists(self, batch: Batch, binding: Edges) -> Tensor:
-        """[B, rows]: rows that are no padding and whose ends are positions."""
+        """[B, rows]: rows that are no padding and whose ends are positions that exist."""
         rows = batch.tensors[binding.source]
         exists = (rows >= 0).all(-1)
         for end, dim in enumerate(binding.dims):
-            exists = exists & (rows[..., end] < batch.along[dim].size)
+            exists = exists & (rows[..., end] < batch.along[dim].counts(batch.device).unsqueeze(1))
         counted = batch.along[binding.over].valid(rows.shape[1], batch.device)
         return exists if counted is None else exists & counted
 

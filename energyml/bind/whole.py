@@ -116,7 +116,9 @@ class BlackBoxTerm(BoundTerm):
             relaxed[name, True] = one_hot * (labels >= 0).unsqueeze(-1)
             relaxed[name, False] = labels
         batch = self._seen(env.batch, copies)
-        return self.scaled(env, full(self.value(Environment(env.module, batch, relaxed, None, env, copies)), batch.size))
+        return self.scaled(
+            env, full(self.value(Environment(env.module, batch, relaxed, None, env, copies)), batch.size)
+        )
 
     def _seen(self, batch: Batch, copies: int) -> Batch:
         """The batch of all copies, without inputs (they are read from the plain batch), its masks those of the cells."""

@@ -1,7 +1,7 @@
 """Cards: the torch-free description of everything that a spec can name.
 
-A network, a backend, an objective, a decoder, a reader, an optimiser: each is a card (what it is called, which options it takes,
-what it needs and gives) and an implementation that is imported only when a model is built.
+A network, a backend, an objective, a decoder, a reader, an optimiser: each is a card (what it is called, which options
+it takes, what it needs and gives) and an implementation that is imported only when a model is built.
 """
 
 from __future__ import annotations

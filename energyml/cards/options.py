@@ -1,7 +1,7 @@
 """Typed options: one set of rules for the file, the command line and Python.
 
-An `OptionType` reads a value of the syntax tree and returns a plain Python value, or raises `BadOption` with what was expected.
-What a name in a value refers to (a label set, a network, a term) is asked of a `Surroundings`.
+An `OptionType` reads a value of the syntax tree and returns a plain Python value, or raises `BadOption` with what was
+expected.  What a name in a value refers to (a label set, a network, a term) is asked of a `Surroundings`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Surroundings(Protocol):
     """What an option's value may refer to."""
 
     def names(self, kind: str) -> Iterable[str]:
-        """The declared names of a kind: `labels`, `dim`, `net`, `term`, `input`, `variable`; `label` for known labels."""
+        """The declared names of a kind: `labels`, `dim`, `net`, `term`, `input`, `variable`; `label` gives labels."""
 
     def select(self, kind: str, value: t.Value) -> Any:
         """Check a nested choice such as `adam(lr: 0.1)` against the cards of a kind."""

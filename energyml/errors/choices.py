@@ -19,8 +19,8 @@ KINDS = (
         "E0402",
         "unknown option",
         "`{card}` has no option `{option}`",
-        why="Options are checked against the list of the thing that they belong to, in the file, on the command line and "
-        "in Python alike. The options of a network stand where it is declared, not where it is called.",
+        why="Options are checked against the list of the thing that they belong to, in the file, on the command line "
+        "and in Python alike. The options of a network stand where it is declared, not where it is called.",
         bad=chain(net="net f = mlp(out: Tag, hiden: 20)"),
         good=chain(net="net f = mlp(out: Tag, hidden: 20)"),
     ),
@@ -28,8 +28,8 @@ KINDS = (
         "E0403",
         "bad option value",
         "`{option}` takes {expected}, found {found}",
-        why="Every option has a type: a number in a range, one of a few words, a text in quotes, a label set, a range "
-        "`low..high`, a schedule `first -> last`, or another choice with its own options.",
+        why="Every option has a type: a number in a range, one of a few words, a text in quotes, a label set, a "
+        "range `low..high`, a schedule `first -> last`, or another choice with its own options.",
         bad=chain(train="train nll { epochs: many }"),
         good=chain(train="train nll { epochs: 20 }"),
     ),
@@ -45,8 +45,8 @@ KINDS = (
         "E0405",
         "value without a key",
         "`{card}` takes {count} without a key",
-        why="Only the first options of a few choices may stand without their key, as in `n_best(5)` or `normal(0.1)`. All "
-        "others are written `key: value`, so that a file can be read without looking up an order.",
+        why="Only the first options of a few choices may stand without their key, as in `n_best(5)` or "
+        "`normal(0.1)`. All others are written `key: value`, so that a file can be read without looking up an order.",
         bad=chain(net="net f = mlp(Tag, 20)"),
         good=chain(net="net f = mlp(out: Tag, hidden: 20)"),
     ),
@@ -74,8 +74,8 @@ KINDS = (
         "stages outside train",
         "`{kind}` has one choice; only `train` has stages joined by `then`",
         help="leave the rest out",
-        why="Training goes through its stages one after the other, each from the weights of the one before. Inference, "
-        "decoding and data have no such order.",
+        why="Training goes through its stages one after the other, each from the weights of the one before. "
+        "Inference, decoding and data have no such order.",
         bad=chain(infer="infer mean_field then exact"),
         good=chain(infer="infer exact", train="train nll then ssvm"),
     ),
@@ -83,9 +83,9 @@ KINDS = (
         "E0409",
         "backend cannot serve this model",
         "`{backend}` cannot serve this model: {reason}",
-        why="A backend needs a view of every term (a table, a score of relaxed labels, a next-label score, a quadratic "
-        "form) and perhaps a structure, such as a chain. `energyml explain FILE` lists every backend with what it can "
-        "answer, or the reason why it cannot.",
+        why="A backend needs a view of every term (a table, a score of relaxed labels, a next-label score, a "
+        "quadratic form) and perhaps a structure, such as a chain. `energyml explain FILE` lists every backend with "
+        "what it can answer, or the reason why it cannot.",
         bad=chain(infer="infer cg(tol: 1e-6)"),
         good=chain(infer="infer exact"),
     ),
@@ -93,9 +93,9 @@ KINDS = (
         "E0410",
         "objective cannot be served",
         "`{objective}` cannot train this model: {reason}",
-        why="An objective asks its backend for something: `nll` for log Z, `marginal_ce` for marginals, `ssvm` for the "
-        "best of score plus cost. Some look at the terms themselves, and need a view of each. Choose another objective, or "
-        "another backend for this stage with `infer:`.",
+        why="An objective asks its backend for something: `nll` for log Z, `marginal_ce` for marginals, `ssvm` for "
+        "the best of score plus cost. Some look at the terms themselves, and need a view of each. Choose another "
+        "objective, or another backend for this stage with `infer:`.",
         bad=chain(infer="infer mean_field", train="train ssvm { epochs: 5 }"),
         good=chain(infer="infer mean_field", train="train ssvm { epochs: 5, infer: exact }"),
     ),

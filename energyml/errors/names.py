@@ -23,8 +23,8 @@ KINDS = (
         "unknown name",
         "unknown {what} `{name}`",
         label="not declared",
-        why="Every name is declared in the file, in any order; only a `let` must come before its uses. Networks of the "
-        "catalogue are kinds of networks: `net f = mlp(out: Tag)` makes one, and `f(x)` uses it.",
+        why="Every name is declared in the file, in any order; only a `let` must come before its uses. Networks of "
+        "the catalogue are kinds of networks: `net f = mlp(out: Tag)` makes one, and `f(x)` uses it.",
         bad=chain(term="chain y { unary: g(x), pair: W }"),
         good=chain(),
     ),
@@ -32,8 +32,8 @@ KINDS = (
         "E0103",
         "name of the wrong kind",
         "`{name}` is {found}; {expected} is expected here",
-        why="The name exists, but what it stands for cannot be used in this place. A scope lists variables, an index set "
-        "names dims, and only networks are called.",
+        why="The name exists, but what it stands for cannot be used in this place. A scope lists variables, an index "
+        "set names dims, and only networks are called.",
         bad=factors(term="factor unary [t in Tag] (y[t]) = u"),
         good=factors(),
     ),
@@ -51,8 +51,8 @@ KINDS = (
         "tensor used before its definition",
         "`{name}` is used before its `let`",
         help="move the `let` above this line",
-        why="A named tensor may use only what stands above it, so that no definition goes round in a circle. All other "
-        "declarations may come in any order.",
+        why="A named tensor may use only what stands above it, so that no definition goes round in a circle. All "
+        "other declarations may come in any order.",
         bad=chain(term="chain y { unary: h, pair: W }", let="let h = f(x)"),
         good=chain(term="let h = f(x)", chain="chain y { unary: h, pair: W }"),
     ),
@@ -71,8 +71,8 @@ KINDS = (
         "empty label set",
         "the label set `{name}` has no labels",
         help="give at least one label",
-        why="A cell over an empty set could hold nothing. Labels that are not known yet come from the data: `labels Tag "
-        "from data`.",
+        why="A cell over an empty set could hold nothing. Labels that are not known yet come from the data: `labels "
+        "Tag from data`.",
         bad=factors(labels="labels Tag = {}"),
         good=factors(labels="labels Tag from data"),
     ),
@@ -80,8 +80,8 @@ KINDS = (
         "E0108",
         "bad label range",
         "'{first}'..'{last}' is no range of labels: {problem}",
-        why="A range lists the single characters from one to another, in the order of Unicode. Anything else is listed "
-        "in braces.",
+        why="A range lists the single characters from one to another, in the order of Unicode. Anything else is "
+        "listed in braces.",
         bad=factors(labels="labels Tag = '8'..'11'"),
         good=factors(labels="labels Tag = {'8', '9', '10', '11'}"),
     ),
@@ -90,9 +90,9 @@ KINDS = (
         "source without labels",
         "labels cannot come from `{name}`",
         help="labels come from `data(...)` or from a masked network that brings its own",
-        why="Labels are listed in the file, found in the data (`from data(min: 2)`), or brought along by a pretrained "
-        "masked language model (`from mlm`). A network that is trained here has no labels of its own: it takes them from "
-        "the variable that it scores.",
+        why="Labels are listed in the file, found in the data (`from data(min: 2)`), or brought along by a "
+        "pretrained masked language model (`from mlm`). A network that is trained here has no labels of its own: it "
+        "takes them from the variable that it scores.",
         bad=factors(labels="labels Tag from vocabulary(min: 2)"),
         good=factors(labels="labels Tag from data(min: 2)"),
     ),
@@ -101,8 +101,8 @@ KINDS = (
         "bad nesting of dims",
         "`{name}` cannot be nested in {outside}",
         help="nest in an observed dim",
-        why="`dim M[T]` has one size for each position of `T`, such as the characters of each word. The sizes come with "
-        "the input, so `T` is observed or fixed, and nesting goes one level deep.",
+        why="`dim M[T]` has one size for each position of `T`, such as the characters of each word. The sizes come "
+        "with the input, so `T` is observed or fixed, and nesting goes one level deep.",
         bad=factors(dim="dim T\ndim M[T]\ndim P[M]", input="input c : real[T, M, P]"),
         good=factors(
             dim="dim T\ndim M[T]",
@@ -134,8 +134,8 @@ KINDS = (
         "built-in word used as a name",
         "`{name}` is a word of the language and cannot be declared",
         help="choose another name",
-        why="The words `real`, `edge`, `soft`, `hard`, `true`, `false`, `step` and `conditionals` have a meaning wherever "
-        "a name can stand, so they cannot mean something else.",
+        why="The words `real`, `edge`, `soft`, `hard`, `true`, `false`, `step` and `conditionals` have a meaning "
+        "wherever a name can stand, so they cannot mean something else.",
         bad=chain(net="net soft = mlp(out: Tag)", term="chain y { unary: soft(x), pair: W }"),
         good=chain(net="net scores = mlp(out: Tag)", term="chain y { unary: scores(x), pair: W }"),
     ),
@@ -145,8 +145,8 @@ KINDS = (
         "`{name}` is declared but never used",
         severity="warning",
         help="remove it, or use it in a term",
-        why="Nothing in the file refers to this name, so it has no influence on the score. An unused input would still "
-        "have to be passed by every caller. Often the name in a term is misspelt, or a term is missing.",
+        why="Nothing in the file refers to this name, so it has no influence on the score. An unused input would "
+        "still have to be passed by every caller. Often the name in a term is misspelt, or a term is missing.",
         bad=factors(input="input x : real[T, 4]"),
         good=factors(),
     ),

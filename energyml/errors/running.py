@@ -40,9 +40,9 @@ KINDS = (
         "E0503",
         "tensor of the wrong shape",
         "`{name}` has shape {shape}, but it is declared `{type}`: {problem}",
-        why="A tensor has a leading batch axis and then the axes of its declaration, in the same order. Dims of the same "
-        "name have the same size in every tensor of a call; shorter examples are padded, and `lengths` or `mask` say "
-        "which positions exist.",
+        why="A tensor has a leading batch axis and then the axes of its declaration, in the same order. Dims of the "
+        "same name have the same size in every tensor of a call; shorter examples are padded, and `lengths` or "
+        "`mask` say which positions exist.",
         bad=_python("model.infer(x=torch.zeros(1, 3, 5))"),
         good=_python(f"model.infer({_X})"),
     ),
@@ -50,8 +50,8 @@ KINDS = (
         "E0504",
         "tensor of the wrong kind",
         "`{name}` holds {found}, but it is declared `{type}`",
-        why="Real tensors hold floating-point numbers. Tensors of labels hold whole numbers, the places of the labels in "
-        "their set.",
+        why="Real tensors hold floating-point numbers. Tensors of labels hold whole numbers, the places of the "
+        "labels in their set.",
         bad=_python(f"model.score({_X}, y=torch.zeros(1, 3))"),
         good=_python(f"model.score({_X}, y=torch.zeros(1, 3, dtype=torch.long))"),
     ),
@@ -59,8 +59,8 @@ KINDS = (
         "E0505",
         "label out of range",
         "`{name}` holds {value} in example {example}, but `{labels}` has {count} labels",
-        why="Labels are counted from 0, in the order of their label set. Where it is allowed, -1 stands for a label that "
-        "is not known.",
+        why="Labels are counted from 0, in the order of their label set. Where it is allowed, -1 stands for a label "
+        "that is not known.",
         bad=_python(f"model.score({_X}, y=torch.tensor([[0, 1, 2]]))"),
         good=_python(f"model.score({_X}, y=torch.tensor([[0, 1, 1]]))"),
     ),
@@ -78,8 +78,8 @@ KINDS = (
         "E0507",
         "network cannot be imported",
         "`{target}` cannot be imported: {problem}",
-        why="A `python` network is imported when a model is built, not before. Its module must be importable from where "
-        "Python runs, and its class must make a torch.nn.Module from the options of the spec.",
+        why="A `python` network is imported when a model is built, not before. Its module must be importable from "
+        "where Python runs, and its class must make a torch.nn.Module from the options of the spec.",
         bad=_python(
             f"model.infer({_X})", chain(net=_NET.format(size=4).replace("torch.nn:Linear", "no_such_package:Linear"))
         ),
@@ -89,8 +89,8 @@ KINDS = (
         "E0508",
         "bad lengths or mask",
         "{problem}",
-        why="`lengths` has one whole number for each example, the positions that exist; with several observed dims it is "
-        "given by dim. `mask` is true where a position exists, and may have gaps anywhere.",
+        why="`lengths` has one whole number for each example, the positions that exist; with several observed dims "
+        "it is given by dim. `mask` is true where a position exists, and may have gaps anywhere.",
         bad=_python(f"model.infer({_X}, lengths=torch.tensor([7]))"),
         good=_python(f"model.infer({_X}, lengths=torch.tensor([2]))"),
     ),
@@ -98,8 +98,9 @@ KINDS = (
         "E0509",
         "too many answers to enumerate",
         "enumerating this example needs {count} answers, and the limit is {limit}",
-        why="Enumeration looks at every answer, and their number grows exponentially with the cells. It is meant for small "
-        "examples, as a check on other backends. Raise `limit`, shorten the examples, or let the planner choose.",
+        why="Enumeration looks at every answer, and their number grows exponentially with the cells. It is meant for "
+        "small examples, as a check on other backends. Raise `limit`, shorten the examples, or let the planner "
+        "choose.",
         bad=_python(f"print(model.infer({_X}, using='enumerate(limit: 5)').log_partition)"),
         good=_python(f"print(model.infer({_X}, using='enumerate').log_partition)"),
     ),
@@ -107,8 +108,8 @@ KINDS = (
         "E0511",
         "network failed",
         "the network `{name}` failed: {problem}",
-        why="A network raised an error of its own, or gave a tensor of another shape than it is declared with. The message "
-        "of the network follows; the declared type in the spec and the network's own sizes have to agree.",
+        why="A network raised an error of its own, or gave a tensor of another shape than it is declared with. The "
+        "message of the network follows; the declared type in the spec and the network's own sizes have to agree.",
         bad=_python(f"print(model.infer({_X}).log_partition)", chain(net=_NET.format(size=5))),
         good=_python(f"print(model.infer({_X}).log_partition)", chain(net=_NET.format(size=4))),
     ),

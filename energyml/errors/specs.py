@@ -33,7 +33,7 @@ def _text(base: dict[str, str], changed: dict[str, str]) -> str:
 
 
 def chain(**changed: str) -> str:
-    """A chain over network scores; statements are replaced by their key, others are added at the end, "" leaves one out."""
+    """A chain over network scores; statements are replaced by key, others added at the end, and "" leaves one out."""
     return _text(_CHAIN, changed)
 
 

@@ -36,8 +36,8 @@ KINDS = (
         "two equal axes without roles",
         "`{type}` has two axes over `{extent}`, so each needs a role",
         help="name them, as in `[from: {extent}, to: {extent}]`",
-        why="Nothing but a role tells the rows of such a table from its columns. A scope names the roles too, so that a "
-        "transition matrix is never read the wrong way round.",
+        why="Nothing but a role tells the rows of such a table from its columns. A scope names the roles too, so "
+        "that a transition matrix is never read the wrong way round.",
         bad=chain(param="param W : real[Tag, Tag]"),
         good=chain(),
     ),
@@ -46,8 +46,9 @@ KINDS = (
         "bad list of edges",
         "{problem}",
         help="a list of edges is written `input link : edge(T, T)[E]`",
-        why="A graph that is known only when an example arrives is an input: `edge(T, T)[E]` holds two positions of `T` "
-        "for each edge of `E`. An index set binds one index for the edge and one for each end, `[e = (i, j) in link]`.",
+        why="A graph that is known only when an example arrives is an input: `edge(T, T)[E]` holds two positions of "
+        "`T` for each edge of `E`. An index set binds one index for the edge and one for each end, `[e = (i, j) in "
+        "link]`.",
         bad=factors(**(_LINK | {"input": "input link : edge(T)[E]"})),
         good=factors(**_LINK),
     ),
@@ -64,8 +65,8 @@ KINDS = (
         "impossible extent",
         "the extent `{extent}` is not possible: {problem}",
         why="An axis or an index can be shorter than its dim, never longer or empty. A parameter and the result of a "
-        "network have fixed sizes: a network keeps the dims of its arguments, and a table without a dim is shared over "
-        "positions. An axis over a nested dim comes after the dim that it is nested in.",
+        "network have fixed sizes: a network keeps the dims of its arguments, and a table without a dim is shared "
+        "over positions. An axis over a nested dim comes after the dim that it is nested in.",
         bad=factors(param="param u : real[T, Tag]", term="factor unary [t in T] (y[t]) = u[t]"),
         good=factors(),
     ),
@@ -99,8 +100,9 @@ KINDS = (
         "E0209",
         "index out of range",
         "`{index}` leaves `{dim}`: {problem}",
-        why="A subscript must exist for every value of its index. For `t in T-a`, `y[t+k]` on a dim `T` is legal when k "
-        "lies between 0 and a. Terms look forward: let the index be the earliest position, and write `t+1` for the next.",
+        why="A subscript must exist for every value of its index. For `t in T-a`, `y[t+k]` on a dim `T` is legal "
+        "when k lies between 0 and a. Terms look forward: let the index be the earliest position, and write `t+1` "
+        "for the next.",
         bad=factors(param=_PAIR, term="factor pair [t in T] (from: y[t-1], to: y[t]) = W"),
         good=factors(param=_PAIR, term="factor pair [t in T-1] (from: y[t], to: y[t+1]) = W"),
     ),
@@ -108,8 +110,8 @@ KINDS = (
         "E0210",
         "index axis left over",
         "`{value}` still has the axis `{axis}`",
-        why="In a factor every axis over a dim is consumed by an index: nothing broadcasts over positions. A cell needs "
-        "an index for each of its dims, and so does a table.",
+        why="In a factor every axis over a dim is consumed by an index: nothing broadcasts over positions. A cell "
+        "needs an index for each of its dims, and so does a table.",
         bad=chain(param="", term="factor unary [t in T] (y[t]) = f(x)"),
         good=chain(param="", term="factor unary [t in T] (y[t]) = f(x)[t]"),
     ),
@@ -117,8 +119,8 @@ KINDS = (
         "E0211",
         "too many indices",
         "too many indices: `{value}` is `{type}`, which has {has}",
-        why="Subscripts consume the axes over dims, in order. Label axes are consumed by the scope, and feature axes by "
-        "networks; neither takes an index.",
+        why="Subscripts consume the axes over dims, in order. Label axes are consumed by the scope, and feature axes "
+        "by networks; neither takes an index.",
         bad=factors(term="factor unary [t in T] (y[t]) = u[t]"),
         good=factors(),
     ),
@@ -126,8 +128,8 @@ KINDS = (
         "E0212",
         "index over another dim",
         "the index `{index}` runs over `{found}`, but this axis is over `{expected}`",
-        why="An index runs over one dim, and can only stand where an axis over that dim is consumed. Usually two indices "
-        "are swapped, or a tensor over another sequence is read.",
+        why="An index runs over one dim, and can only stand where an axis over that dim is consumed. Usually two "
+        "indices are swapped, or a tensor over another sequence is read.",
         bad=factors(**(_GRID | {"term": "factor site [i in H, j in W] (y[i, j]) = outer[j, i]"})),
         good=factors(**_GRID),
     ),
@@ -135,8 +137,8 @@ KINDS = (
         "E0213",
         "table and scope differ",
         "the table has {found}, but the scope has {expected}",
-        why="After subscripting, a table has exactly one label axis for each cell of the scope, over the labels of that "
-        "cell. Nothing broadcasts over a scope: a pair of cells needs a table with two axes.",
+        why="After subscripting, a table has exactly one label axis for each cell of the scope, over the labels of "
+        "that cell. Nothing broadcasts over a scope: a pair of cells needs a table with two axes.",
         bad=factors(term="factor pair [t in T-1] (y[t], y[t+1]) = u"),
         good=factors(param=_PAIR, term="factor pair [t in T-1] (from: y[t], to: y[t+1]) = W"),
     ),
@@ -144,8 +146,8 @@ KINDS = (
         "E0214",
         "ambiguous axes",
         "the scope has {count} cells over `{labels}`; roles must say which axis each one reads",
-        why="A cell finds its axis by its role, or by its label set where only one axis has it. With two cells over one "
-        "label set only roles can tell which is which.",
+        why="A cell finds its axis by its role, or by its label set where only one axis has it. With two cells over "
+        "one label set only roles can tell which is which.",
         bad=factors(param=_PAIR, term="factor pair [t in T-1] (y[t], y[t+1]) = W"),
         good=factors(param=_PAIR, term="factor pair [t in T-1] (from: y[t], to: y[t+1]) = W"),
     ),
@@ -153,8 +155,8 @@ KINDS = (
         "E0215",
         "role that does not fit",
         "{problem}",
-        why="A role in a scope names an axis of the table. Each role belongs to one cell, and the axis is over the labels "
-        "of that cell.",
+        why="A role in a scope names an axis of the table. Each role belongs to one cell, and the axis is over the "
+        "labels of that cell.",
         bad=factors(param=_PAIR, term="factor pair [t in T-1] (form: y[t], to: y[t+1]) = W"),
         good=factors(param=_PAIR, term="factor pair [t in T-1] (from: y[t], to: y[t+1]) = W"),
     ),
@@ -162,8 +164,8 @@ KINDS = (
         "E0216",
         "feature axis left over",
         "`{value}` has an axis of {axis} numbers, which no cell of the scope reads",
-        why="A table has label axes only. The hidden states of an encoder are features: a last layer, such as `linear`, "
-        "turns them into a score for each label.",
+        why="A table has label axes only. The hidden states of an encoder are features: a last layer, such as "
+        "`linear`, turns them into a score for each label.",
         bad=chain(net="net f = blstm(hidden: 10)", param="", term="factor unary [t in T] (y[t]) = f(x)[t]"),
         good=chain(net="net f = blstm(out: Tag, hidden: 10)", param="", term="factor unary [t in T] (y[t]) = f(x)[t]"),
     ),
@@ -191,9 +193,9 @@ KINDS = (
         "E0219",
         "not a tensor",
         "`{name}` is {kind} and cannot be used as a tensor here",
-        why="Scores are computed from inputs, parameters, named tensors and the results of networks. A variable is read "
-        "through the scope of a term; a network is called, or named in `sequence` and `masked`; a list of edges is bound "
-        "in an index set.",
+        why="Scores are computed from inputs, parameters, named tensors and the results of networks. A variable is "
+        "read through the scope of a term; a network is called, or named in `sequence` and `masked`; a list of edges "
+        "is bound in an index set.",
         bad=chain(term="chain y { unary: f, pair: W }"),
         good=chain(),
     ),
@@ -201,9 +203,9 @@ KINDS = (
         "E0220",
         "operands that do not fit",
         "`{operator}` joins `{left}` and `{right}`; {problem}",
-        why="Sums join tensors with the same axes in the same order and with the same roles; products and quotients scale "
-        "a tensor by a single number. Nothing broadcasts, so that an axis in the wrong place is found here and not in a "
-        "result.",
+        why="Sums join tensors with the same axes in the same order and with the same roles; products and quotients "
+        "scale a tensor by a single number. Nothing broadcasts, so that an axis in the wrong place is found here and "
+        "not in a result.",
         bad=factors(term="factor unary [t in T] (y[t]) = u + 1"),
         good=factors(term="factor unary [t in T] (y[t]) = u + 2 * u"),
     ),
@@ -221,8 +223,8 @@ KINDS = (
         "E0222",
         "declared type differs",
         "`{name}` is declared as `{declared}`, but `{card}` {found}",
-        why="A network of the catalogue has its own type. Declaring it is allowed, as documentation, and then it must be "
-        "the same.",
+        why="A network of the catalogue has its own type. Declaring it is allowed, as documentation, and then it "
+        "must be the same.",
         bad=chain(net="net f : (real[T, 4]) -> real[T, 7] = mlp(out: Tag)"),
         good=chain(net="net f : (real[T, 4]) -> real[T, Tag] = mlp(out: Tag)"),
     ),
@@ -230,8 +232,8 @@ KINDS = (
         "E0223",
         "bad read-out",
         "{problem}",
-        why="`argmax s over Seg` picks, at each position of a field, the label of `Seg` with the largest value. The field "
-        "has one axis over those labels, and what is left of its axes are the axes of the output.",
+        why="`argmax s over Seg` picks, at each position of a field, the label of `Seg` with the largest value. The "
+        "field has one axis over those labels, and what is left of its axes are the axes of the output.",
         bad=field(output="output y : Seg[W, H] = argmax s over Seg"),
         good=field(output="output y : Seg[H, W] = argmax s over Seg"),
     ),
@@ -249,8 +251,8 @@ KINDS = (
         "labels where numbers are needed",
         "`{value}` has labels as elements; scores are real numbers",
         help="a network turns labels into numbers, as in `f(word)`",
-        why="A tensor of labels says which label stands where; it has no arithmetic. Networks embed labels by themselves, "
-        "so a tagger reads words as they are.",
+        why="A tensor of labels says which label stands where; it has no arithmetic. Networks embed labels by "
+        "themselves, so a tagger reads words as they are.",
         bad=factors(input="input word : Tag[T]", term="factor unary [t in T] (y[t]) = u + word[t]"),
         good=factors(
             input="input word : Tag[T]",
@@ -262,8 +264,8 @@ KINDS = (
         "E0226",
         "not a tensor expression",
         "{found} cannot be part of a score",
-        why="A score is made of tensors, numbers, sums, products and calls of networks. Ranges, schedules, strings and "
-        "blocks are values of options. Powers are for numbers: other functions of tensors belong in a network.",
+        why="A score is made of tensors, numbers, sums, products and calls of networks. Ranges, schedules, strings "
+        "and blocks are values of options. Powers are for numbers: other functions of tensors belong in a network.",
         bad=factors(term="factor unary [t in T] (y[t]) = u^2"),
         good=factors(term="factor unary [t in T] (y[t]) = u * 2^3"),
     ),
@@ -271,9 +273,9 @@ KINDS = (
         "E0227",
         "bad potential",
         "`{name}` {problem}",
-        why="A potential stands for a whole table or coupling. As a factor's table, `potts(w)` adds the number `w` where "
-        "two cells over one label set agree. As the `pair` of a Gaussian field, `potts`, `lowrank`, `smooth`, `dense` and "
-        "`sparse` couple its positions.",
+        why="A potential stands for a whole table or coupling. As a factor's table, `potts(w)` adds the number `w` "
+        "where two cells over one label set agree. As the `pair` of a Gaussian field, `potts`, `lowrank`, `smooth`, "
+        "`dense` and `sparse` couple its positions.",
         bad=factors(param="param w : real", term="factor unary [t in T] (y[t]) = potts(w)"),
         good=factors(param="param w : real", term="factor pair [t in T-1] (y[t], y[t+1]) = potts(w)"),
     ),
@@ -282,8 +284,8 @@ KINDS = (
         "type with parameters",
         "`{name}` takes no parameters in parentheses",
         help="axes stand in brackets: `{name}[T]`",
-        why="Only lists of edges and the types of networks have parameters in parentheses: `edge(T, T)[E]`, `step(Tag)` "
-        "and `conditionals(Tag)`.",
+        why="Only lists of edges and the types of networks have parameters in parentheses: `edge(T, T)[E]`, "
+        "`step(Tag)` and `conditionals(Tag)`.",
         bad=chain(input="input x : real(T)"),
         good=chain(),
     ),
@@ -292,8 +294,8 @@ KINDS = (
         "type that no network has",
         "`{found}` is not the type of a network",
         help="write `(Input[T]) -> real[T, Tag]`, `step(Tag)` or `conditionals(Tag)`",
-        why="A function network has a signature. A step network, for `sequence`, scores the next label of a set; a masked "
-        "network, for `masked`, scores each label given all others.",
+        why="A function network has a signature. A step network, for `sequence`, scores the next label of a set; a "
+        "masked network, for `masked`, scores each label given all others.",
         bad=chain(net="net f : real[T, Tag] = python('package.module:Net')"),
         good=chain(net="net f : (real[T, 4]) -> real[T, Tag] = python('package.module:Net')"),
     ),

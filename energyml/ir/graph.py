@@ -1,8 +1,8 @@
 """The factor-graph IR: lifted, immutable, torch-free.
 
-A `Graph` holds declarations and *terms*.  A term is a body (what it computes) over a scope (which cells it touches) for each
-element of an index set.  Terms are lifted: one object stands for all of its grounded factors.  Backends never ask what kind of
-body a term has; they ask for a *view* (`energyml.queries.View`).
+A `Graph` holds declarations and *terms*.  A term is a body (what it computes) over a scope (which cells it touches)
+for each element of an index set.  Terms are lifted: one object stands for all of its grounded factors.  Backends never
+ask what kind of body a term has; they ask for a *view* (`energyml.queries.View`).
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class Term:
         name: the spec's own name for it (`y.unary`).
         body: what it computes.
         domain: the index set; empty for a term that is added once.
-        scope: the cells it touches, in the order of its table's axes; whole variables for sequences, masked and black boxes.
+        scope: the cells it touches, in the order of its table's axes; whole variables for sequences, masked and black
+            boxes.
         gain: the name of the factor that balance multiplies it with.
         span: where the spec declares it.
     """

@@ -1,7 +1,7 @@
 """Grounding: the cells and factors of one example, for analysis, for the oracle and for drawing.
 
-Positions are those of the caller's tensors.  Along the single dim of a sequence, absent positions are skipped and neighbours are
-the next present ones; in a grid, a factor that touches an absent cell vanishes.
+Positions are those of the caller's tensors.  Along the single dim of a sequence, absent positions are skipped and
+neighbours are the next present ones; in a grid, a factor that touches an absent cell vanishes.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class GroundFactor:
     Attributes:
         term: the term's name.
         cells: the numbers of its cells, in the order of the scope.
-        places: for each index as written in the spec (`t+1`, `-1`) and the extent of the axis it stands on: a position of
-            the caller's tensors.
+        places: for each index as written in the spec (`t+1`, `-1`) and the extent of the axis it stands on: a position
+            of the caller's tensors.
         element: which element of the index set it is: the value of each range (along a sequence it counts present
             positions) and the row of each list of edges.
     """
@@ -182,12 +182,15 @@ class _Grounding:
         rows = self.instance.edges.get(binding.source)
         if rows is None:
             raise EnergyError(f"the edges of `{binding.source}` are needed here")
+        sizes = [self.size(dim) for dim in binding.dims]
         for number, row in enumerate(rows):
-            if all(end >= 0 for end in row):
+            if all(0 <= end < size for end, size in zip(row, sizes, strict=True)):
                 yield {**outer, binding.index: number, **dict(zip(binding.ends, row, strict=True))}
 
     def _factor(self, term: Term, assignment: dict[str, int], steps: dict[str, list[int]]) -> GroundFactor | None:
-        gathered = {end for binding in term.domain if isinstance(binding, Edges) for end in (*binding.ends, binding.index)}
+        gathered = {
+            end for binding in term.domain if isinstance(binding, Edges) for end in (*binding.ends, binding.index)
+        }
         places: dict[tuple[Affine, Extent], int] = {}
         for affine, extent in (*self._scope_indices(term), *_value_indices(term)):
             place = self._place(affine, extent, assignment, steps, gathered)

@@ -31,7 +31,7 @@ class LabelSet:
 
 @dataclass(frozen=True)
 class Dim:
-    """A size: observed, fixed, free (part of the answer, at most `size`) or nested (one for each position of `within`)."""
+    """A size: observed, fixed, free (part of the answer, at most `size`) or nested (one at each place of `within`)."""
 
     name: str
     kind: DimKind
@@ -166,7 +166,7 @@ class CellRef:
 
 @dataclass(frozen=True)
 class Factor:
-    """A table over a scope for each element of an index set; `order` gives the table's label axis of each scope cell."""
+    """A table over a scope for each element of an index set; `order` gives the table's label axis of each cell."""
 
     name: str
     domain: tuple[Binding, ...]

@@ -11,7 +11,7 @@ from energyml.syntax import spelling
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """An index: a bound index name plus a constant, or (without a name) a position from the start or, negative, from the end."""
+    """An index: a bound name plus a constant, or without a name a position from the start or, negative, the end."""
 
     index: str | None
     offset: int = 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+from energyml.cards import registry
 from energyml.cards.options import found
 from energyml.diagnostics import Note, Span, did_you_mean, join_names
 from energyml.model import couplings
@@ -153,10 +154,7 @@ def _name_terms(context: Context, node: t.FamilyStmt) -> bool:
     given = [option.key.text for option in node.block.options]
     parts = _FAMILIES[node.kind].terms
     present = parts if len(parts) == 1 else [part for part in parts if part in given]
-    for part in present:
-        if not name_term(context, f"{node.variable.text}.{part}", node.variable.span):
-            return False
-    return True
+    return all(name_term(context, f"{node.variable.text}.{part}", node.variable.span) for part in present)
 
 
 def _look_over(context: Context, node: t.FamilyStmt) -> None:
@@ -323,10 +321,14 @@ def _masked(block: _Block, variable: Variable) -> Masked | None:
 
 def _network(block: _Block, option: str, variable: Variable, role: NetRole) -> str | None:
     value, context = block.values[option], block.context
+    called = value.function.text if isinstance(value, t.Call) else ""
+    kind = called or (value.text if isinstance(value, t.Name) else "")
+    if kind and kind not in context.names.table and registry.find("net", kind) is not None:
+        remedy = f"declare it first: `net NAME = {kind}(...)`, and write `{option}: NAME`"
+        block.reject(option, "the name of a network", f"`{kind}`, a kind of network", remedy=remedy)
+        return None
     if not isinstance(value, t.Name):
-        remedy = ""
-        if isinstance(value, t.Call) and value.function.text in context.nets:
-            remedy = f"write `{option}: {value.function.text}`; what it looks at goes into `given:`"
+        remedy = f"write `{option}: {called}`; what it looks at goes into `given:`" if called in context.nets else ""
         block.reject(option, "the name of a network", found(value), remedy=remedy)
         return None
     if context.names.find(value, "net") is None or value.text not in context.nets:

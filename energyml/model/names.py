@@ -14,12 +14,20 @@ VARIABLES = ("output", "latent", "field")
 MOST_LISTED = 12
 
 _KIND_WORDS = {
-    "labels": "label set", "latent": "latent variable", "net": "network", "param": "parameter", "let": "named tensor",
-}  # fmt: skip
+    "labels": "label set",
+    "latent": "latent variable",
+    "net": "network",
+    "param": "parameter",
+    "let": "named tensor",
+}
 _HOW_TO_DECLARE = {
-    "labels": "labels {name} = {{...}}", "dim": "dim {name}", "net": "net {name} = ...", "output": "output {name} : Labels[T]",
-    "input": "input {name} : real[T]", "field": "field {name} : real[H, W]",
-}  # fmt: skip
+    "labels": "labels {name} = {{...}}",
+    "dim": "dim {name}",
+    "net": "net {name} = ...",
+    "output": "output {name} : Labels[T]",
+    "input": "input {name} : real[T]",
+    "field": "field {name} : real[H, W]",
+}
 
 
 def kind_word(kind: str) -> str:
@@ -108,7 +116,7 @@ class Names:
         if guess:
             remedy, notes = f"did you mean `{guess}`?", [Note(f"`{guess}` is declared here", self.table[guess].span)]
         else:
-            listed = f"the tensors of this file are {join_names(tensors, 'and')}" if tensors else ""
+            listed = f"declared tensors: {join_names(tensors, 'and')}" if 0 < len(tensors) <= MOST_LISTED else ""
             remedy, notes = listed or f"declare it: `param {ident.text} : real[...]`", []
             self.poison(ident.text)
         self.report.add(errors.diagnostic("E0102", ident.span, what="name", name=ident.text, help=remedy, notes=notes))

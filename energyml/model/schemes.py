@@ -1,7 +1,7 @@
 """Labelling schemes: which label may follow which, read from the labels' own prefixes.
 
-A label is `O`, or a prefix and a type joined by `-`, as in `B-NP`.  Sources: Ramshaw & Marcus 1995 (IOB), Ratinov & Roth 2009
-(BILOU, here with the letters of BIOES).
+A label is `O`, or a prefix and a type joined by `-`, as in `B-NP`.  Sources: Ramshaw & Marcus 1995 (IOB), Ratinov &
+Roth 2009 (BILOU, here with the letters of BIOES).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cards that a spec names, with their options: one set of rules for networks, choices and whatever is nested in them."""
+"""Cards that a spec names, with their options: one set of rules for networks, choices and what is nested in them."""
 
 from __future__ import annotations
 
@@ -92,6 +92,13 @@ def options(context: Context, card: Card, arguments: Sequence[Argument], span: S
     return given if sound else None
 
 
+def _listed(card: Card) -> str:
+    names = [option.name for option in card.options]
+    if not names:
+        return "it takes no options"
+    return f"its option{'s are' if len(names) > 1 else ' is'} {join_names(names, 'and')}"
+
+
 def _missing(context: Context, card: Card, missing: list[Option], span: Span) -> None:
     names = join_names([option.name for option in missing], "and")
     options = f"option{'s' if len(missing) > 1 else ''} {names}"
@@ -114,8 +121,7 @@ def _with_keys(
             yield card.options[position].name, argument, argument.span
             position += 1
         else:
-            known = join_names([option.name for option in card.options], "and")
-            remedy = f"write `key: value`; its options are {known}" if known else "it takes no options"
+            remedy = f"write `key: value`; {_listed(card)}" if card.options else _listed(card)
             count = _COUNTS[card.positional] if card.positional < len(_COUNTS) else f"{card.positional} values"
             context.complain("E0405", argument.span, card=card.name, count=count, help=remedy)
             yield None, argument, argument.span
@@ -130,8 +136,7 @@ def _read(context: Context, card: Card, key: str, value: t.Value, place: Span) -
             return _passed_on(context, key, value)
         known = [option.name for option in card.options]
         guess = did_you_mean(key, known)
-        listed = f"its options are {join_names(known, 'and')}" if known else "it takes no options"
-        remedy = f"did you mean `{guess}`?" if guess else listed
+        remedy = f"did you mean `{guess}`?" if guess else _listed(card)
         context.complain("E0402", place, card=card.name, option=key, help=remedy)
         return None
     try:

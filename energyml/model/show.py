@@ -1,4 +1,4 @@
-"""The checked model as text: every declaration with its type, every term after desugaring is left to the IR's own printer."""
+"""The checked model as text: every declaration with its type; terms after desugaring are left to the IR's printer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def show_term(term: CheckedTerm) -> str:
             return f"chain {term.variable} {{ {shown} }}"
         case Gaussian():
             pair = " + ".join(map(str, term.couplings)) or "none"
-            return f"gaussian {term.field} {{ unary: {term.unary}, pair: {pair}, ridge: {term.ridge}, bounded: {str(term.bounded).lower()} }}"
+            bounded = "true" if term.bounded else "false"
+            shown = f"unary: {term.unary}, pair: {pair}, ridge: {term.ridge}, bounded: {bounded}"
+            return f"gaussian {term.field} {{ {shown} }}"
         case Sequence():
             given = f", given: {', '.join(map(str, term.given))}" if term.given else ""
             return f"sequence {term.variable} {{ step: {term.step}{given}, normalize: {term.normalize} }}"

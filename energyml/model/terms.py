@@ -12,7 +12,7 @@ from energyml.model.declared import CellRef, Condition, Factor, Forbid, Scheme, 
 from energyml.model.expression import At, Expression, Relaxed
 from energyml.model.names import MOST_LISTED
 from energyml.model.schemes import SCHEMES, misfit
-from energyml.model.scopes import cell, domain, scorable, scope_order
+from energyml.model.scopes import cell, domain, scope_order, scorable
 from energyml.model.subscripts import Indices
 from energyml.model.types import TensorType
 from energyml.model.typing import Place, expression, origin

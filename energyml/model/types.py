@@ -1,7 +1,7 @@
 """Types with named axes.
 
-An axis is a role and an extent; an extent is a label set, a number, or a dim plus a constant.  Axes over dims are *index axes*
-(subscripts consume them), axes over label sets are *label axes* (a factor's scope consumes them).
+An axis is a role and an extent; an extent is a label set, a number, or a dim plus a constant.  Axes over dims are
+*index axes* (subscripts consume them), axes over label sets are *label axes* (a factor's scope consumes them).
 """
 
 from __future__ import annotations

@@ -100,6 +100,10 @@ def origin(context: Context, value: Expression) -> list[Note]:
 
 def _name(context: Context, node: t.Name) -> Expression | None:
     name = node.text
+    if name in context.term_names and name not in context.names.table:
+        remedy = "a score is made of tensors; only options such as `scale:` refer to terms"
+        context.complain("E0219", node.span, name=name, kind="a term", help=remedy)
+        return None
     if name not in context.names.table and name not in context.names.poisoned:
         context.names.unknown_tensor(node)
         return None
@@ -150,7 +154,8 @@ def _call(context: Context, node: t.Call, place: Place) -> Expression | None:
         return _relaxed(context, node, place)
     if not known and registry.find("potential", name) is not None:
         return _potential(context, node, place)
-    arguments = [expression(context, argument, Place(place.indices, place.relaxable)) for argument in node.positional]
+    inside = Place(place.indices, place.relaxable)
+    arguments = [expression(context, argument, inside) for argument in node.positional]
     if not known and _in_catalogue(context, node.function):
         return None
     if context.names.find(node.function, "net") is None:

@@ -43,7 +43,7 @@ class NetCard(Card):
     misfits: Callable[[Selection], Mapping[str, str]] = _fits
 
 
-# ---------------------------------------------------------------------------------------------------------- typing rules
+# --------------------------------------------------------------------------------------------------------- typing rules
 
 
 def leading_dims(argument: TensorType) -> tuple[Axis, ...]:
@@ -145,7 +145,7 @@ def _odd_width(selection: Selection) -> Mapping[str, str]:
     return {} if selection["width"] % 2 else {"width": "an odd number"}
 
 
-# --------------------------------------------------------------------------------------------------------------- options
+# -------------------------------------------------------------------------------------------------------------- options
 
 _OUT = Option("out", Axes(), summary="the fixed axes of the result: a label set, a size, or a list of axes")
 _OUT_OPTIONAL = Option("out", Axes(), None, "the fixed axes of the result; the hidden states when left out")
@@ -184,7 +184,7 @@ _DECODER_OPTIONS = (
     Option("cell", Word(("lstm", "gru")), "lstm", "the recurrent cell"),
 )
 
-# ----------------------------------------------------------------------------------------------------------------- cards
+# ---------------------------------------------------------------------------------------------------------------- cards
 
 
 def _function(

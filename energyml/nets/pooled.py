@@ -58,6 +58,6 @@ class Pooled(nn.Module):
         mask = existing(self.dims, masks, x.shape[:-1])
         if mask is None:
             mask = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
-        count = mask.expand(x.shape[:-1]).reshape(x.shape[0], -1).sum(1, keepdim=True).clamp(min=1)
+        count = mask.expand(x.shape[:-1]).reshape(x.shape[0], x.shape[1:-1].numel()).sum(1, keepdim=True).clamp(min=1)
         mean = x.flatten(1, -2).sum(1) / count if self.dims else x
         return as_output(self.last(self.activation(self.first(mean))), self.output, 0)

@@ -1,11 +1,19 @@
-"""What objectives share: reductions."""
+"""What objectives share: counts of labelled cells, and reductions."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 REDUCTIONS = ("example", "cell", "sum", "none")
+
+
+def labelled_cells(answer: Mapping[str, Tensor]) -> Tensor:
+    """[B]: how many cells have a label, over all variables; answers are [B, *dims] with -1 for no label."""
+    known = [one >= 0 for one in answer.values()]
+    return torch.stack([one.flatten(1).sum(1) if one.dim() > 1 else one.long() for one in known]).sum(0)
 
 
 def reduce_losses(losses: Tensor, cells: Tensor, reduction: str | None, objective: str) -> Tensor:
@@ -14,7 +22,7 @@ def reduce_losses(losses: Tensor, cells: Tensor, reduction: str | None, objectiv
     Args:
         losses: [B]; a sum over cells for objectives that are made of cells.
         cells: [B] how many labelled cells each example has.
-        reduction: one of `REDUCTIONS`; the objective's own when `None`.  `sequence` and `example` are the same.
+        reduction: one of `REDUCTIONS`; the objective's own when `None`.
         objective: its name, which decides the default.
     """
     chosen = reduction or ("cell" if objective == "marginal_ce" else "example")
@@ -26,4 +34,4 @@ def reduce_losses(losses: Tensor, cells: Tensor, reduction: str | None, objectiv
         return losses.sum()
     if chosen == "cell":
         return losses.sum() / cells.sum().clamp(min=1).to(losses.dtype)
-    return losses.mean() if losses.numel() else torch.zeros_like(losses.sum())
+    return losses.sum() / max(1, losses.numel())

@@ -14,7 +14,8 @@ from energyml.posterior import Posterior
 def marginal_ce(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
     """[B]: the sum over labelled cells of -log p(cell = its label | x).  Asks `marginals`; non-negative.
 
-    A probability below the smallest normal number counts as that number: the loss stays finite where the label is forbidden.
+    A probability below the smallest normal number counts as that number: the loss stays finite where the label is
+    forbidden.
     """
     total: Tensor | None = None
     for name, labels in answer.items():

@@ -8,18 +8,20 @@ import torch
 from torch import Tensor
 
 from energyml.cards.card import Selection
+from energyml.objectives.losses import labelled_cells
 from energyml.posterior import Posterior
 
 
 def ssvm(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
     """[B]: max over y' of score(y') + cost(y, y') - score(y), with the Hamming cost normalised by the number of cells.
 
-    Where labels are unknown (-1), score(y) is that of the best completion, and unknown cells cost nothing.  Latents are summed
-    out.  Asks `max_with_cost`; non-negative wherever the maximum is exact, inf where the labels are forbidden.
+    Where labels are unknown (-1), score(y) is that of the best completion, and unknown cells cost nothing.  Latents
+    are summed out.  Asks `max_with_cost`; non-negative wherever the maximum is exact, inf where the labels are
+    forbidden.
     """
     problem = posterior.problem
     names, dtype = problem.label_names(), problem.env.batch.dtype
-    share = 1 / _labelled(answer).clamp(min=1).to(dtype)
+    share = 1 / labelled_cells(answer).clamp(min=1).to(dtype)
     costs, elsewhere = {}, {}
     for name, labels in answer.items():
         wrong = _wrong(labels, problem.label_count(name))
@@ -30,11 +32,6 @@ def ssvm(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selectio
     best = posterior.max_with_cost(**elsewhere).score
     forbidden = best.isneginf()
     return (worst.masked_fill(forbidden, 0) - best.masked_fill(forbidden, 0)).masked_fill(forbidden, float("inf"))
-
-
-def _labelled(answer: Mapping[str, Tensor]) -> Tensor:
-    """[B]: how many cells have a label."""
-    return torch.stack([(one >= 0).reshape(one.shape[0], one[:1].numel()).sum(1) for one in answer.values()]).sum(0)
 
 
 def _wrong(labels: Tensor, count: int) -> Tensor:

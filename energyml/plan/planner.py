@@ -109,7 +109,9 @@ def plan(structure: Structure, selection: Selection | None, queries: Sequence[st
 
 def _why(verdict: Verdict, passed_over: list[Verdict], structure: Structure) -> str:
     facts = structure.describe()
-    reason = f"auto: {facts[0] if facts else 'no structure'}; `{verdict.selection.name}` is the first choice that serves it"
+    reason = (
+        f"auto: {facts[0] if facts else 'no structure'}; `{verdict.selection.name}` is the first choice that serves it"
+    )
     refused = [f"`{v.selection.name}`: {v.refusal.reason}" for v in passed_over if v.refusal is not None]
     return f"{reason} (not {'; not '.join(refused)})" if refused else reason
 

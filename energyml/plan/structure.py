@@ -47,7 +47,7 @@ class Structure:
         free: names of dims that are part of the answer.
         local: whether the whole score is one locally normalised sequence, so that Z = 1.
         sizes: known sizes by symbol: dims, and label sets as `|Letter|`.
-        cells: a formula's symbol for the number of cells and of labels: dims of each discrete variable and its label set.
+        cells: for each discrete variable its name, its dims and its label set, for formulas of cost.
     """
 
     shape: Shape
@@ -191,7 +191,7 @@ def _common_dim(graph: Graph) -> str | None:
 
 
 def _affine_spans(graph: Graph, term: Term) -> dict[str, int] | None:
-    """For each dim: how far the cells of a scope reach along it; `None` when they are not neighbours in one index set."""
+    """For each dim: how far the cells of a scope reach along it; `None` where they are no neighbours."""
     ranges = {binding.index: binding for binding in term.domain if isinstance(binding, Range)}
     spans: dict[str, int] = {}
     for axis in range(max((len(ref.indices) for ref in term.scope), default=0)):

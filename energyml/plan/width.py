@@ -17,7 +17,7 @@ class Elimination:
 def min_fill(neighbours: Sequence[set[int]], limit: int | None = None) -> Elimination | None:
     """Greedy min-fill order (ties by degree, then by index); `None` once the width passes `limit`.
 
-    Cost: O(n · d²) for each step on n cells of degree d, with fill counts kept up to date only around the eliminated cell.
+    Cost: O(n · d²) for each step on n cells of degree d; fill counts change only around the eliminated cell.
     """
     adjacent = [set(other) for other in neighbours]
     fill = [_fill(adjacent, cell) for cell in range(len(adjacent))]

@@ -12,25 +12,61 @@ _AGAINST = Option("against", NameOf("term"), summary="the term that it is weighe
 _SOURCE = "Shevchenko & Osokin 2019"
 
 CARDS: tuple[Card, ...] = (
-    Card("optimizer", "adam", "Adam",
-         (Option("lr", Real(0, open_low=True), 1e-3, "learning rate"), Option("weight_decay", Real(0), 0.0, "L2 penalty"))),
-    Card("optimizer", "sgd", "stochastic gradient descent",
-         (Option("lr", Real(0, open_low=True), 1e-2, "learning rate"), Option("momentum", Real(0, 1), 0.9, "momentum"),
-          Option("weight_decay", Real(0), 0.0, "L2 penalty"))),
-    Card("stop", "plateau", "lower the learning rate, then stop, when a metric no longer changes",
-         (Option("metric", Word(METRICS), "accuracy", "which metric"),
-          Option("patience", Whole(), 7, "epochs without change before stopping"),
-          Option("reduce", Whole(), 3, "epochs without change before the learning rate falls"),
-          Option("threshold", Real(0), 1e-3, "smallest change that counts, the metric as a fraction")), 1, source=f"{_SOURCE}, appendix B"),
+    Card(
+        "optimizer",
+        "adam",
+        "Adam",
+        (
+            Option("lr", Real(0, open_low=True), 1e-3, "learning rate"),
+            Option("weight_decay", Real(0), 0.0, "L2 penalty"),
+        ),
+    ),
+    Card(
+        "optimizer",
+        "sgd",
+        "stochastic gradient descent",
+        (
+            Option("lr", Real(0, open_low=True), 1e-2, "learning rate"),
+            Option("momentum", Real(0, 1), 0.9, "momentum"),
+            Option("weight_decay", Real(0), 0.0, "L2 penalty"),
+        ),
+    ),
+    Card(
+        "stop",
+        "plateau",
+        "lower the learning rate, then stop, when a metric no longer changes",
+        (
+            Option("metric", Word(METRICS), "accuracy", "which metric"),
+            Option("patience", Whole(), 7, "epochs without change before stopping"),
+            Option("reduce", Whole(), 3, "epochs without change before the learning rate falls"),
+            Option("threshold", Real(0), 1e-3, "smallest change that counts, the metric as a fraction"),
+        ),
+        1,
+        source=f"{_SOURCE}, appendix B",
+    ),
     Card("balance", "none", "no scaling"),
-    Card("balance", "online", "pick the scale on a grid after each epoch",
-         (_SCALE, _AGAINST, Option("grid", RangeOf(Real(0, open_low=True)), None, "the grid of scales, 2^-8..2^8 when left out"),
-          Option("subset", Whole(), 2000, "training examples that the grid search looks at")), source=f"{_SOURCE}, algorithm 1"),
-    Card("balance", "offline", "normalise both terms and learn one scale",
-         (_SCALE, _AGAINST, Option("regularized", Flag(), False, "add the penalty of eq. 21")), source=f"{_SOURCE}, eq. 20-21"),
+    Card(
+        "balance",
+        "online",
+        "pick the scale on a grid after each epoch",
+        (
+            _SCALE,
+            _AGAINST,
+            Option("grid", RangeOf(Real(0, open_low=True)), None, "the grid of scales, 2^-8..2^8 when left out"),
+            Option("subset", Whole(), 2000, "training examples that the grid search looks at"),
+        ),
+        source=f"{_SOURCE}, algorithm 1",
+    ),
+    Card(
+        "balance",
+        "offline",
+        "normalise both terms and learn one scale",
+        (_SCALE, _AGAINST, Option("regularized", Flag(), False, "add the penalty of eq. 21")),
+        source=f"{_SOURCE}, eq. 20-21",
+    ),
     Card("balance", "temperature", "one temperature for the whole score", (), source=f"{_SOURCE}, appendix A.2"),
     Card("init", "zeros", "all zero"),
     Card("init", "constant", "one value", (Option("value", Real(), summary="the value"),), 1),
     Card("init", "normal", "Gaussian noise", (Option("std", Real(0), 0.1, "standard deviation"),), 1),
     Card("init", "uniform", "uniform noise", (Option("bound", Real(0), 0.1, "largest magnitude"),), 1),
-)  # fmt: skip
+)

@@ -228,8 +228,9 @@ def test_wrong_requests(energyml, arguments, message):
 def test_inputs_from_a_file(energyml, tmp_path):
     spec = tmp_path / "chain.energy"
     spec.write_text(
-        "labels Tag = {A, B}\nlabels Word = {x, z}\ndim T\ninput word : Word[T]\ninput u : real[T, Tag]\noutput y : Tag[T]\n"
-        "net f = linear(out: Tag)\nfactor a [t in T] (y[t]) = u[t]\nfactor b [t in T] (y[t]) = f(word)[t]\ninfer exact\n"
+        "labels Tag = {A, B}\nlabels Word = {x, z}\ndim T\ninput word : Word[T]\ninput u : real[T, Tag]\n"
+        "output y : Tag[T]\nnet f = linear(out: Tag)\nfactor a [t in T] (y[t]) = u[t]\n"
+        "factor b [t in T] (y[t]) = f(word)[t]\ninfer exact\n"
     )
     data = tmp_path / "data.json"
     data.write_text(json.dumps({"word": [["x", "z"]], "u": [[[0.0, 100.0], [100.0, 0.0]]]}))

@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from energyml.energy_model import EnergyModel
 from energyml.ir.graph import BlackBox, Forbidden, MaskedEnergy, SchemeRule, Stepwise, Table, Term
 from energyml.ir.ground import GroundFactor, GroundGraph, ground
 from energyml.model import schemes
 from energyml.model.expression import (
+    Affine,
     Apply,
     At,
     Combine,
@@ -36,6 +38,12 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 NINF = float("-inf")
 
 
+def examples(case: Case) -> list[Example]:
+    """The reference of every example of a case."""
+    model = copy.deepcopy(case.model).double().eval()
+    return [Example(case, b, model) for b in range(case.batch)]
+
+
 class Example:
     """All answers of one example of a case, with their scores.
 
@@ -45,9 +53,9 @@ class Example:
         parts: one (ground graph, slice of the answers) for each choice of free lengths.
     """
 
-    def __init__(self, case: Case, b: int) -> None:
+    def __init__(self, case: Case, b: int, model: EnergyModel | None = None) -> None:
         self.case, self.b = case, b
-        self.model = copy.deepcopy(case.model).double().eval()
+        self.model = copy.deepcopy(case.model).double().eval() if model is None else model
         self.graph = self.model.graph
         self.counts = {v.name: len(self.graph.label_sets[v.type.element].labels or ()) for v in self.graph.discrete}
         self.variables = list(self.graph.discrete)
@@ -206,13 +214,23 @@ class Example:
                 array = self.value(base, factor)
                 axes: list[Axis] = list(base.type.axes)
                 for affine, axis in zip(indices, base.type.index_axes, strict=False):
-                    assert factor is not None
-                    array = np.take(array, factor.places[affine, axis.extent], axis=axes.index(axis))
+                    place = self._fixed(affine, axis) if factor is None else factor.places[affine, axis.extent]
+                    if place is None:
+                        array = np.zeros(np.delete(array.shape, axes.index(axis)))
+                    else:
+                        array = np.take(array, place, axis=axes.index(axis))
                     axes.remove(axis)
                 return array
             case Apply(net=net, arguments=arguments):
-                return self._apply(net, [(self.value(a, factor), a, factor) for a in arguments])
+                made = self._apply(net, [(self.value(a, factor), a, factor) for a in arguments])
+                return self._padded(made, value.type.axes)
         raise AssertionError(f"the reference does not know {type(value).__name__}")
+
+    def _fixed(self, affine: Affine, axis: Axis) -> int | None:
+        """A constant position outside of any term counts what exists; `None` where there is none."""
+        size = self.case.size(axis.extent.name, self.b) + axis.extent.offset
+        place = affine.offset if affine.offset >= 0 else size + affine.offset
+        return place if 0 <= place < size else None
 
     def _reference(self, value: Reference) -> Any:
         if value.kind == "let":
@@ -233,6 +251,15 @@ class Example:
             options["masks"] = self._nested_masks(arguments)
         with torch.no_grad():
             return module(*tensors, **options).squeeze(0).numpy()
+
+    def _padded(self, array: Any, axes: tuple[Axis, ...]) -> Any:
+        """What a network gives for the positions that exist, and nothing (NaN) for the others."""
+        missing = [(0, 0)] * array.ndim
+        for number, axis in enumerate(axes):
+            if axis.extent.kind == "dim" and self.graph.dims[axis.extent.name].kind not in ("nested", "fixed"):
+                size = max(0, self.case.sizes[axis.extent.name] + axis.extent.offset)
+                missing[number] = (0, size - array.shape[number])
+        return np.pad(array, missing, constant_values=np.nan)
 
     def _nested_masks(self, arguments: list[tuple[Any, Expression, GroundFactor | None]]) -> dict[str, Tensor]:
         """Only nested dims need masks here; where the outer position is fixed by an index, so is their size."""

@@ -76,6 +76,8 @@ def test_near_outputs_stay(page: Path) -> None:
         ("```console\n$ ls\n```\n", "use a `sh` block"),
         ("```console\n$ energyml check nowhere.energy\n```\n", "ended with 2"),
         ("```python\n1 / 0\n```\n", "page.md:1: ZeroDivisionError"),
+        ("```python fails=E0102\nx = 1\n```\n", "nothing was raised"),
+        ("```python fails=E0209\nimport energyml as em\nem.compile('dim T')\n```\n", "E0112"),
         ("```python\nx = 1\n", "never closed"),
         ("<!-- generated: nonsense -->\n<!-- end generated -->\n", "no generated part is called `nonsense`"),
     ],
@@ -83,6 +85,11 @@ def test_near_outputs_stay(page: Path) -> None:
 def test_what_is_not_true_is_noticed(page: Path, text: str, message: str) -> None:
     with pytest.raises(docpages.PageError, match=message):
         rewritten(page, text)
+
+
+def test_an_expected_error_is_fine(page: Path) -> None:
+    text = "```python fails=E0112\nimport energyml as em\nem.compile('dim T')\n```\n"
+    assert rewritten(page, text) == text
 
 
 def test_parts_are_checked_together(page: Path) -> None:

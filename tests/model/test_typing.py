@@ -51,7 +51,7 @@ def test_the_offset_rule_for_cells(a: int, k: int) -> None:
     ("index", "fits"), [("0", True), ("2", True), ("3", False), ("-1", True), ("-3", True), ("-4", False)]
 )
 def test_constant_positions_of_a_fixed_dim(index: str, fits: bool) -> None:
-    assert errors(f"factor one (mood, y[0]) = Z", f"factor two (y[0]) = P[{index}]") == ([] if fits else ["E0209"])
+    assert errors("factor one (mood, y[0]) = Z", f"factor two (y[0]) = P[{index}]") == ([] if fits else ["E0209"])
 
 
 def test_constant_positions_of_an_observed_dim_are_known_at_run_time() -> None:

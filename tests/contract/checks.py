@@ -1,0 +1,244 @@
+"""How each query's answer is held against the reference, at the quality that a backend's card promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import energyml as em
+from energyml.backend import QueryRefused
+from energyml.queries import Quality, View
+from tests.contract.cases import Case
+from tests.contract.reference import NINF, Example
+
+COUNT = 3
+Check = Callable[["Question"], None]
+
+
+class Question:
+    """One posterior, the reference of its examples, and how closely they must agree."""
+
+    def __init__(self, case: Case, posterior: em.Posterior, examples: Sequence[Example]) -> None:
+        self.case, self.posterior, self.examples = case, posterior, examples
+        single = case.dtype == torch.float32
+        self.score_error = (2e-5 if single else 1e-9) * max(1.0, case.magnitude)
+        self.probability_error = min(1.0, (2e-5 if single else 1e-9) * max(1.0, case.magnitude))
+        self.generator = torch.Generator().manual_seed(case.batch + 17)
+        self.quality = Quality.EXACT
+        self.qualities: dict[str, Quality] = {}
+
+    def ask(self, kind: str, **arguments: Any) -> Any:
+        """The value of a query; its quality is remembered."""
+        result = self.posterior.ask(kind, **arguments)
+        assert result.status.ok and result.status.message
+        self.quality = result.quality
+        self.qualities[kind] = result.quality
+        return result.value
+
+    def scores(self, found: Tensor, wanted: Any) -> None:
+        """Compare scores; -inf must stand exactly where it should."""
+        have, want = values(found), np.asarray(wanted, dtype=np.float64)
+        assert have.shape == want.shape, f"shape {have.shape}, expected {want.shape}"
+        assert not np.isnan(have).any(), f"NaN in {have}"
+        if self.quality is Quality.EXACT:
+            assert ((have == NINF) == (want == NINF)).all(), f"-inf differs: {have} and {want}"
+            finite = want != NINF
+            np.testing.assert_allclose(have[finite], want[finite], atol=self.score_error, rtol=1e-6)
+        elif self.quality is Quality.LOWER:
+            assert (have <= want + self.score_error).all(), f"{have} is no lower bound of {want}"
+        elif self.quality is Quality.UPPER:
+            assert (have >= want - self.score_error).all(), f"{have} is no upper bound of {want}"
+
+    def probabilities(self, found: Tensor, wanted: Any) -> None:
+        """Compare probabilities, entropies and the like."""
+        have, want = values(found), np.asarray(wanted, dtype=np.float64)
+        assert have.shape == want.shape, f"shape {have.shape}, expected {want.shape}"
+        assert not np.isnan(have).any(), f"NaN in {have}"
+        if self.quality is Quality.EXACT:
+            np.testing.assert_allclose(have, want, atol=10 * self.probability_error, rtol=1e-5)
+
+    def shaped(self, variable: str, *beyond: int) -> tuple[int, ...]:
+        """The shape of a variable's tensor."""
+        return (self.case.batch, *self.examples[0].shape(variable), *beyond)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The variables that answers name."""
+        return [v.name for v in self.case.model.graph.discrete if v.kind != "latent"]
+
+    def random_answer(self, known: float) -> dict[str, Tensor]:
+        """Labels for every variable, -1 where a coin says so."""
+        answer = {}
+        for name, count in self.examples[0].counts.items():
+            labels = torch.randint(0, count, self.shaped(name), generator=self.generator)
+            answer[name] = labels.masked_fill(torch.rand(labels.shape, generator=self.generator) >= known, -1)
+        return answer
+
+    def best_answer(self) -> dict[str, Tensor]:
+        """For each example a likely answer, latents left open: so that not all probabilities are zero."""
+        found = {name: torch.full(self.shaped(name), -1) for name in self.outputs}
+        for b, example in enumerate(self.examples):
+            first, scores = example.outputs()
+            order = np.argsort(scores)[::-1]
+            row = first[order[min(1, len(order) - 1)]]
+            for name in found:
+                found[name][b] = torch.as_tensor(example.labels[name][row])
+        return found
+
+
+def values(tensor: Tensor) -> Any:
+    """As float64."""
+    return tensor.detach().double().numpy()
+
+
+def log_partition(q: Question) -> None:
+    q.scores(q.ask("log_partition"), [e.log_partition for e in q.examples])
+
+
+def marginals(q: Question) -> None:
+    found = q.ask("marginals")
+    assert set(found) == set(q.examples[0].counts)
+    for name, one in found.items():
+        q.probabilities(one, np.stack([e.marginals(name) for e in q.examples]))
+
+
+def factor_marginals(q: Question) -> None:
+    found = q.ask("factor_marginals")
+    tables = [term for term in q.case.model.graph.terms if View.TABLE in term.views]
+    assert set(found) == {term.name for term in tables}
+    for term in tables:
+        domain = found[term.name].shape[1 : 1 + len(term.domain)]
+        q.probabilities(found[term.name], np.stack([e.factor_marginals(term, tuple(domain)) for e in q.examples]))
+    if tables:
+        only = q.ask("factor_marginals", target=tables[0].name)
+        assert set(only) == {tables[0].name}
+
+
+def max_marginals(q: Question) -> None:
+    found = q.ask("max_marginals")
+    assert set(found) == set(q.outputs)
+    for name, one in found.items():
+        q.scores(one, np.stack([e.max_marginals(name) for e in q.examples]))
+
+
+def best(q: Question) -> None:
+    found = q.ask("map")
+    q.scores(found.score, [e.n_best(1)[0] for e in q.examples])
+    _holds_what_it_says(q, {name: labels.unsqueeze(1) for name, labels in found.labels.items()}, found.score.unsqueeze(1))
+    log_z, kinds = q.ask("log_partition"), {v.kind for v in q.case.model.graph.discrete}
+    if q.quality is Quality.EXACT and "latent" not in kinds:
+        possible = ~found.score.isneginf()
+        stated = torch.where(possible, found.score - log_z.masked_fill(~possible, 0), NINF)
+        q.scores(q.posterior.log_prob(**found.labels), values(stated))
+
+
+def n_best(q: Question) -> None:
+    found = q.ask("n_best", count=COUNT)
+    assert found.score.shape == (q.case.batch, COUNT)
+    q.scores(found.score, np.stack([e.n_best(COUNT) for e in q.examples]))
+    scores = values(found.score)
+    assert (scores[:, :-1] >= scores[:, 1:]).all(), "not sorted"
+    _holds_what_it_says(q, found.labels, found.score)
+    for b in range(q.case.batch):
+        rows = [tuple(tuple(one[b, k].flatten().tolist()) for one in found.labels.values())
+                for k in range(COUNT) if scores[b, k] != NINF]  # fmt: skip
+        assert len(set(rows)) == len(rows), "the same answer twice"
+    q.scores(q.ask("map").score, scores[:, 0])
+
+
+def _holds_what_it_says(q: Question, labels: Any, score: Tensor) -> None:
+    """Labels [B, k, *dims] have the scores [B, k] that they come with, and -1 exactly where there is no cell or answer."""
+    assert set(labels) == set(q.outputs)
+    stated = values(score)
+    for b, example in enumerate(q.examples):
+        first, scores = example.outputs()
+        for k in range(stated.shape[1]):
+            answer = {name: one[b, k].numpy() for name, one in labels.items()}
+            if stated[b, k] == NINF:
+                assert all((one == -1).all() for one in answer.values()), "labels without an answer"
+                continue
+            rows = [n for n, row in enumerate(first) if all((example.labels[v][row] == answer[v]).all() for v in answer)]
+            assert len(rows) == 1, f"{answer} is no answer"
+            q.scores(torch.tensor(stated[b, k]), scores[rows[0]])
+
+
+def sample(q: Question) -> None:
+    found = q.ask("sample", count=COUNT, generator=q.generator)
+    assert found.score.shape == (COUNT, q.case.batch)
+    labels = {name: one.movedim(0, 1) for name, one in found.labels.items()}
+    _holds_what_it_says(q, labels, found.score.movedim(0, 1))
+
+
+def entropy(q: Question) -> None:
+    found = q.ask("entropy")
+    q.probabilities(found, [e.entropy for e in q.examples])
+    assert (values(found) >= -10 * q.probability_error).all()
+
+
+def log_prob(q: Question) -> None:
+    for answer in (q.random_answer(1.0), q.random_answer(0.4), q.best_answer()):
+        q.scores(q.ask("log_prob", answer=answer), [e.log_prob(answer) for e in q.examples])
+
+
+def max_with_cost(q: Question) -> None:
+    cost = {}
+    for name in q.outputs:
+        shape = q.shaped(name, q.examples[0].counts[name])
+        cost[name] = torch.rand(shape, generator=q.generator, dtype=torch.float64).to(q.case.dtype) * q.case.magnitude
+    found = q.ask("max_with_cost", cost=cost)
+    q.scores(found.score, [e.max_with_cost(cost) for e in q.examples])
+
+
+def conditionals(q: Question) -> None:
+    answer = q.random_answer(1.0)
+    if any(dim.kind == "free" for dim in q.case.model.graph.dims.values()):
+        with pytest.raises(QueryRefused, match="part of the answer"):
+            q.ask("conditionals", answer=answer)
+        return
+    found = q.ask("conditionals", answer=answer)
+    for name, one in found.items():
+        wanted = np.full(one.shape, NINF)
+        for b, example in enumerate(q.examples):
+            for place in np.ndindex(*example.shape(name)):
+                if (example.labels[name][(slice(None), *place)] < 0).all():
+                    continue
+                trial = {v: labels[b].numpy().copy() for v, labels in answer.items()}
+                scores = []
+                for label in range(example.counts[name]):
+                    trial[name][place] = label
+                    scores.append(example.score_of(trial))
+                total = np.logaddexp.reduce(scores)
+                if total != NINF:
+                    wanted[(b, *place)] = np.array(scores) - total
+        q.scores(one, wanted)
+
+
+CHECKS: dict[str, Check] = {
+    "log_partition": log_partition,
+    "marginals": marginals,
+    "factor_marginals": factor_marginals,
+    "max_marginals": max_marginals,
+    "map": best,
+    "n_best": n_best,
+    "sample": sample,
+    "entropy": entropy,
+    "log_prob": log_prob,
+    "max_with_cost": max_with_cost,
+    "conditionals": conditionals,
+}
+
+
+def arguments(kind: str, q: Question) -> dict[str, Any]:
+    """What a query of a kind needs, so that only its kind can be the reason for a refusal."""
+    if kind == "log_prob" or kind == "conditionals":
+        return {"answer": q.random_answer(1.0)}
+    if kind == "max_with_cost":
+        return {"cost": {n: torch.zeros(q.shaped(n, q.examples[0].counts[n]), dtype=q.case.dtype) for n in q.outputs}}
+    return {}
+
+
