@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from energyml.diagnostics import EnergyError, Report, Source, SpecError, did_you_mean, render_all, render_json
-from energyml.driver import Compiled, SpecFileError, analyse, compile_source, read_source
+from energyml.driver import Compiled, SpecFileError, analyse, compile_source, read_source, source_from
 
 app = typer.Typer(
     name="energyml",
@@ -34,9 +34,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")
 
 
 def _source(name: str) -> Source:
-    if name == "-":
-        return Source("<stdin>", sys.stdin.read().removeprefix("\ufeff").replace("\r\n", "\n"))
-    return read_source(name)
+    return source_from("<stdin>", _standard_input()) if name == "-" else read_source(name)
+
+
+def _standard_input() -> bytes:
+    stream = getattr(sys.stdin, "buffer", None)
+    return stream.read() if stream is not None else sys.stdin.read().encode()
 
 
 def _sizes(given: list[str] | None) -> dict[str, int]:
@@ -263,15 +266,20 @@ def infer(
         Path | None, typer.Option("--inputs", help="JSON file: tensors by declared name; random when left out.")
     ] = None,
     size: Sizes = None,
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="JSON file: the labels of each set that comes from data.")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="How many random examples.")] = 2,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and random inputs.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Answer queries about a spec with fresh weights, under one backend or several side by side."""
-    from energyml.run import answer_queries, show_answers
+    from energyml.run import Request, answer_queries, show_answers
 
     compiled = compile_source(_source(file))
-    answers = answer_queries(compiled, backends, query, inputs, _checked_sizes(compiled, size), batch, seed)
+    asked = tuple(one.strip() for one in query.split(",") if one.strip())
+    sizes = _checked_sizes(compiled, size)
+    answers = answer_queries(compiled, Request(backends, asked, inputs, labels, sizes, batch, seed))
     typer.echo(json.dumps(answers, indent=2) if as_json else show_answers(answers))
 
 

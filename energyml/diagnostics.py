@@ -18,6 +18,7 @@ Severity = Literal["error", "warning"]
 
 TAB_WIDTH = 4
 LONGEST_LINE = 160
+MANY_CANDIDATES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,8 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
     by_fold = {candidate.casefold(): candidate for candidate in known}
     if word.casefold() in by_fold:
         return by_fold[word.casefold()]
+    if len(known) > MANY_CANDIDATES:
+        known = [one for one in known if one[:1] == word[:1] and abs(len(one) - len(word)) <= 2]
     close = difflib.get_close_matches(word[:80], known, n=1, cutoff=0.6)
     return close[0] if close else None
 

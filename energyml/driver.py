@@ -51,11 +51,16 @@ def read_source(path: str | Path) -> Source:
         raw = place.read_bytes()
     except OSError as problem:
         raise SpecFileError(f"{place}: {(problem.strerror or str(problem)).lower()}") from problem
+    return source_from(str(path), raw)
+
+
+def source_from(name: str, raw: bytes) -> Source:
+    """The text of a spec from its bytes: UTF-8, with or without a byte-order mark, any line ends."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise SpecFileError(f"{place}: not UTF-8 text (byte {problem.start})") from problem
-    return Source(str(path), text.replace("\r\n", "\n"))
+        raise SpecFileError(f"{name}: not UTF-8 text (byte {problem.start})") from problem
+    return Source(name, text.replace("\r\n", "\n"))
 
 
 def analyse(source: Source) -> tuple[Compiled | None, Report]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +23,60 @@ DEFAULT_SIZE = 4
 STAND_IN_LABELS = 4
 
 
-def answer_queries(
-    compiled: Compiled,
-    backends: str | None,
-    queries: str,
-    inputs: Path | None,
-    sizes: Mapping[str, int],
-    batch: int,
-    seed: int,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Request:
+    """What `energyml infer` was asked.
+
+    Attributes:
+        backends: one choice or several; the spec's own when empty.
+        queries: the queries to ask of each.
+        inputs: a JSON file of tensors by declared name; random ones when `None`.
+        labels: a JSON file with the labels of sets that come from data; made-up ones when `None`.
+        sizes: the sizes of dims for random inputs.
+        batch: how many random examples.
+        seed: seed of weights, random inputs and draws.
+    """
+
+    backends: str | None = None
+    queries: tuple[str, ...] = ("log_partition", "map")
+    inputs: Path | None = None
+    labels: Path | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    batch: int = 2
+    seed: int = 0
+
+
+def answer_queries(compiled: Compiled, request: Request) -> dict[str, Any]:
     """Ask each backend each query; returns plain data: backend -> query -> value and quality."""
-    asked = [query.strip() for query in queries.split(",") if query.strip()]
-    for query in asked:
+    for query in request.queries:
         if query not in QUERIES:
             raise EnergyError(f"unknown query `{query}`; known: {', '.join(QUERIES)}")
-    model = bind(compiled, labels=_stand_in_labels(compiled), seed=seed)
-    tensors = _read(inputs, model) if inputs is not None else random_inputs(model, sizes, batch, seed)
-    lengths = _lengths(model, sizes, batch) if not tensors and inputs is None else None
-    chosen = read_choices("backend", backends, compiled.model) if backends else [None]
+    labels = {**_stand_in_labels(compiled), **(_read_labels(request.labels) if request.labels else {})}
+    model = bind(compiled, labels=labels, seed=request.seed)
+    if request.inputs is not None:
+        tensors, lengths = _read(request.inputs, model), None
+    else:
+        tensors = random_inputs(model, request.sizes, request.batch, request.seed)
+        lengths = None if tensors else _lengths(model, request.sizes, request.batch)
+    chosen = read_choices("backend", request.backends, compiled.model) if request.backends else [None]
     found: dict[str, Any] = {}
     with torch.no_grad():
         for selection in chosen:
-            posterior = model.infer(using=selection, lengths=lengths, **tensors)
-            generator = torch.Generator().manual_seed(seed)
+            posterior = model.infer(using=selection, lengths=lengths, **tensors)  # type: ignore[arg-type]
             found[str(selection or posterior.backend)] = {
-                query: _plain(posterior.ask(query, **({"generator": generator} if query == "sample" else {})))
-                for query in asked
+                query: _plain(posterior.ask(query, generator=torch.Generator().manual_seed(request.seed)))
+                for query in request.queries
             }
     return found
+
+
+def _read_labels(path: Path) -> dict[str, list[str]]:
+    """Labels by set from a JSON file."""
+    data = _read_json(path)
+    for name, labels in data.items():
+        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+            raise EnergyError(f"{path}: `{name}` must be a list of strings")
+    return data
 
 
 def _stand_in_labels(compiled: Compiled) -> dict[str, list[str]]:
@@ -112,6 +139,10 @@ def _lengths(model: EnergyModel, sizes: Mapping[str, int], batch: int) -> dict[s
 
 def _read(path: Path, model: EnergyModel) -> dict[str, Tensor]:
     """Tensors by declared name from a JSON file; labels may be given by name."""
+    return {name: _tensor(name, values, model, path) for name, values in _read_json(path).items()}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
@@ -119,8 +150,8 @@ def _read(path: Path, model: EnergyModel) -> dict[str, Tensor]:
     except ValueError as problem:
         raise EnergyError(f"{path}: not JSON: {problem}") from problem
     if not isinstance(data, dict):
-        raise EnergyError(f"{path}: expected an object of tensors by declared name")
-    return {name: _tensor(name, values, model, path) for name, values in data.items()}
+        raise EnergyError(f"{path}: expected an object with declared names as keys")
+    return data
 
 
 def _tensor(name: str, values: Any, model: EnergyModel, path: Path) -> Tensor:

@@ -127,7 +127,10 @@ class _Grounding:
                 outer = dims.index(last.within or "")
                 sizes = self.instance.nested.get(last.name)
                 if sizes is None:
-                    raise EnergyError(f"the sizes of the nested dim `{last.name}` are needed here")
+                    raise EnergyError(
+                        f"`{last.name}` has one size for each position of `{last.within}`, and none are given; "
+                        "without sizes the lifted graph can still be drawn and explained"
+                    )
                 length = sizes[head[outer]]
             else:
                 length = self.size(last.name)
@@ -181,7 +184,10 @@ class _Grounding:
     def _edge_rows(self, binding: Edges, outer: dict[str, int]) -> Iterator[dict[str, int]]:
         rows = self.instance.edges.get(binding.source)
         if rows is None:
-            raise EnergyError(f"the edges of `{binding.source}` are needed here")
+            raise EnergyError(
+                f"the edges of `{binding.source}` are known only at run time, and none are given; "
+                "without sizes the lifted graph can still be drawn and explained"
+            )
         sizes = [self.size(dim) for dim in binding.dims]
         for number, row in enumerate(rows):
             if all(0 <= end < size for end, size in zip(row, sizes, strict=True)):

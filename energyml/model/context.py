@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from energyml import errors
-from energyml.diagnostics import Note, Report, Span, did_you_mean
+from energyml.diagnostics import Note, Report, Span
 from energyml.model.declared import Dim, Input, LabelSet, Let, Net, Param, Variable
 from energyml.model.names import VARIABLES, Names
 from energyml.model.types import REAL, Axis, Extent, TensorType
@@ -98,7 +98,7 @@ class Context:
         return True
 
     def _unknown_extent(self, ident: t.Ident) -> None:
-        guess = did_you_mean(ident.text, self.names.of_kind("dim", "labels"))
+        guess = self.names.guess(ident.text, self.names.of_kind("dim", "labels"))
         remedy = f"did you mean `{guess}`?" if guess else f"declare it: `dim {ident.text}`"
         self.complain("E0204", ident.span, name=ident.text, help=remedy, notes=self.declared_here(guess or ""))
         if not guess:
@@ -162,7 +162,7 @@ class Context:
             self.complain("E0203", node.span, problem="only an input can be a list of edges")
             return False
         if element != REAL and element not in self.names.table:
-            guess = did_you_mean(element, [REAL, *self.names.of_kind("labels")])
+            guess = self.names.guess(element, [REAL, *self.names.of_kind("labels")])
             remedy = f"did you mean `{guess}`?" if guess else f"declare it: `labels {element} = {{...}}`"
             notes = self.declared_here(guess or "")
             self.complain("E0201", node.element.span, name=element, help=remedy, notes=notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from energyml.cards.card import Card, Selection
 from energyml.cards.options import Option, Text, Whole, constant, found
-from energyml.diagnostics import Note, did_you_mean
+from energyml.diagnostics import Note
 from energyml.model.context import Context
 from energyml.model.declared import Dim, Input, LabelSet, Param, Readout, Variable
 from energyml.model.selections import options, select, selection
@@ -119,7 +119,7 @@ def _sourced(context: Context, node: t.LabelsDecl, source: t.LabelSource) -> Non
         context.names.poison(name)
         return
     if entry is None or entry.kind != "net":
-        guess = did_you_mean(source.name.text, ["data", *context.names.of_kind("net")])
+        guess = context.names.guess(source.name.text, ["data", *context.names.of_kind("net")])
         remedy = f"did you mean `{guess}`?" if guess else ""
         notes = context.declared_here(source.name.text)
         context.complain("E0109", source.name.span, name=source.name.text, notes=notes, help=remedy or None)

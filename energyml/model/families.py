@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from energyml.cards import registry
 from energyml.cards.options import found
-from energyml.diagnostics import Note, Span, did_you_mean, join_names
+from energyml.diagnostics import Note, Span, join_names
 from energyml.model import couplings
 from energyml.model.context import Context
 from energyml.model.declared import Chain, CheckedTerm, Gaussian, Masked, Sequence, Variable
@@ -101,7 +101,7 @@ class _Block:
             return words[0]
         if isinstance(value, t.Name) and value.text in words:
             return value.text
-        guess = did_you_mean(value.text, words) if isinstance(value, t.Name) else None
+        guess = self.context.names.guess(value.text, words) if isinstance(value, t.Name) else None
         self.reject(option, join_names(words), found(value), remedy=f"did you mean `{guess}`?" if guess else "")
         return None
 
@@ -139,7 +139,7 @@ def _options(context: Context, node: t.FamilyStmt) -> dict[str, t.Value] | None:
         if key in values:
             context.complain("E0406", option.key.span, option=key)
             continue
-        guess = did_you_mean(key, known.options)
+        guess = context.names.guess(key, known.options)
         remedy = f"did you mean `{guess}`?" if guess else f"its options are {join_names(known.options, 'and')}"
         context.complain("E0307", option.key.span, family=node.kind, option=key, help=remedy)
     if known.required is not None and known.required not in values and sound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from energyml import errors
@@ -12,6 +12,7 @@ from energyml.syntax import tree as t
 BUILT_IN_WORDS = ("real", "edge", "soft", "hard", "true", "false", "step", "conditionals")
 VARIABLES = ("output", "latent", "field")
 MOST_LISTED = 12
+MOST_GUESSES = 100
 
 _KIND_WORDS = {
     "labels": "label set",
@@ -86,6 +87,10 @@ class Names:
         """Silence later messages about a name."""
         self.poisoned.add(name)
 
+    def guess(self, word: str, candidates: Iterable[str]) -> str | None:
+        """What was meant by a word; after very many findings nobody reads on, and guessing would take long."""
+        return did_you_mean(word, candidates) if len(self.report.found) < MOST_GUESSES else None
+
     def of_kind(self, *kinds: str) -> list[str]:
         """The declared names of some kinds."""
         return [name for name, entry in self.table.items() if entry.kind in kinds]
@@ -111,7 +116,7 @@ class Names:
 
     def unknown_tensor(self, ident: t.Name) -> None:
         """Report a name in an expression that nothing declares."""
-        guess = did_you_mean(ident.text, self.table)
+        guess = self.guess(ident.text, self.table)
         tensors = self.of_kind("input", "param", "let")
         if guess:
             remedy, notes = f"did you mean `{guess}`?", [Note(f"`{guess}` is declared here", self.table[guess].span)]
@@ -123,7 +128,7 @@ class Names:
 
     def _unknown(self, ident: t.Ident | t.Name, kinds: Sequence[str]) -> Diagnostic:
         candidates = self.of_kind(*kinds) if kinds else list(self.table)
-        guess = did_you_mean(ident.text, candidates)
+        guess = self.guess(ident.text, candidates)
         notes = [Note(f"`{guess}` is declared here", self.table[guess].span)] if guess else []
         what = (
             "variable"

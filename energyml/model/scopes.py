@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from energyml.cards import registry
-from energyml.diagnostics import Note, Span, did_you_mean, join_names
+from energyml.diagnostics import Note, Span, join_names
 from energyml.model.context import Context
 from energyml.model.declared import Binding, CellRef, Edges, Range, Variable
 from energyml.model.expression import At, Combine, Expression, Potential
@@ -212,7 +212,7 @@ def _by_role(
     variable = item.cell.variable.text
     if place is None:
         known = [axis.role for axis in axes if axis.role]
-        guess = did_you_mean(role, known)
+        guess = context.names.guess(role, known)
         problem = f"the table has no axis with the role `{role}`"
         remedy = f"did you mean `{guess}`?" if guess else f"its roles are {join_names(known, 'and')}"
     elif axes[place].extent.name != labels:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from energyml.cards import registry
 from energyml.cards.card import Card, CardKind, Selection
 from energyml.cards.options import BadOption, NameOf, Option, constant, found
-from energyml.diagnostics import Span, did_you_mean, join_names
+from energyml.diagnostics import Span, join_names
 from energyml.model.context import Context
 from energyml.syntax import tree as t
 
@@ -62,7 +62,7 @@ def selection(
     card = registry.find(kind, name.text)
     if card is None:
         known = [known.name for known in registry.every(kind)]
-        guess = did_you_mean(name.text, known)
+        guess = context.names.guess(name.text, known)
         remedy = f"did you mean `{guess}`?" if guess else f"known: {join_names(known, 'and')}"
         context.complain("E0401", name.span, kind=_KIND_TITLES.get(kind, kind), name=name.text, help=remedy)
         return None
@@ -135,7 +135,7 @@ def _read(context: Context, card: Card, key: str, value: t.Value, place: Span) -
         if getattr(card, "any_options", False):
             return _passed_on(context, key, value)
         known = [option.name for option in card.options]
-        guess = did_you_mean(key, known)
+        guess = context.names.guess(key, known)
         remedy = f"did you mean `{guess}`?" if guess else _listed(card)
         context.complain("E0402", place, card=card.name, option=key, help=remedy)
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from energyml.diagnostics import Note, Span, did_you_mean
+from energyml.diagnostics import Note, Span
 from energyml.model.context import Context
 from energyml.model.declared import Binding, Dim, Range
 from energyml.model.expression import Affine
@@ -61,12 +61,9 @@ def subscripts(
     sound = tuple(one for one in made if one is not None)
     if len(sound) < len(made):
         return None
-    for node, axis in zip(nodes, axes, strict=False):
-        if not _of_its_outer(
-            context, node, axis, indices, dict(zip((a.extent.name for a in axes), sound, strict=False))
-        ):
-            return None
-    return sound
+    by_dim = {axis.extent.name: one for axis, one in zip(axes, sound, strict=False)}
+    counted = [_of_its_outer(context, node, axis, indices, by_dim) for node, axis in zip(nodes, axes, strict=False)]
+    return sound if all(counted) else None
 
 
 def _swapped(context: Context, nodes: Sequence[t.Index], axes: Sequence[Axis], indices: Indices) -> bool:
@@ -126,7 +123,7 @@ def _constant(context: Context, node: t.Index, axis: Axis, dim: Dim | None) -> A
 
 
 def _unbound(context: Context, ident: t.Ident, axis: Axis, indices: Indices) -> None:
-    guess = did_you_mean(ident.text, indices.bound) if indices.bound else None
+    guess = context.names.guess(ident.text, indices.bound) if indices.bound else None
     if guess:
         remedy = f"did you mean `{guess}`?"
     elif indices.bindable:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal, cast
 
-from energyml.diagnostics import Note, Span, did_you_mean, join_names
+from energyml.diagnostics import Note, Span, join_names
 from energyml.model.context import Context
 from energyml.model.declared import CellRef, Condition, Factor, Forbid, Scheme, Score
 from energyml.model.expression import At, Expression, Relaxed
@@ -171,7 +171,7 @@ def _is_variable(context: Context, node: t.Cell) -> bool:
 def _pattern_matches(context: Context, span: Span, pattern: str, label_set: str, known: tuple[str, ...]) -> bool:
     if any(fnmatchcase(label, pattern) for label in known):
         return True
-    guess = did_you_mean(pattern, known)
+    guess = context.names.guess(pattern, known)
     remedy = f"did you mean '{guess}'?" if guess else _listed(known)
     context.complain("E0317", span, pattern=pattern, labels=label_set, help=remedy, notes=_declared(context, label_set))
     return False
@@ -203,7 +203,7 @@ def _against_cell(context: Context, node: t.Condition, ref: CellRef, other: Cell
 def unknown_label(context: Context, span: Span, label: str, label_set: str) -> None:
     """Report a label that a label set lacks."""
     known = context.label_sets[label_set].labels or ()
-    guess = did_you_mean(label, known)
+    guess = context.names.guess(label, known)
     remedy = f"did you mean `{spelling.label(guess)}`?" if guess else _listed(known)
     context.complain("E0313", span, label=label, labels=label_set, help=remedy, notes=_declared(context, label_set))
 
@@ -220,7 +220,7 @@ def scheme(context: Context, node: t.SchemeStmt) -> Scheme | None:
     """Check `scheme`."""
     known = SCHEMES.get(node.scheme.text)
     if known is None:
-        guess = did_you_mean(node.scheme.text, SCHEMES)
+        guess = context.names.guess(node.scheme.text, SCHEMES)
         remedy = f"did you mean `{guess}`?" if guess else f"known: {join_names(SCHEMES, 'and')}"
         context.complain("E0319", node.scheme.span, scheme=node.scheme.text, help=remedy)
     if context.names.find(node.variable, "output", "latent") is None or node.variable.text not in context.variables:

@@ -8,7 +8,7 @@ from typing import cast
 
 from energyml.cards import registry
 from energyml.cards.options import constant, found
-from energyml.diagnostics import Note, Span, did_you_mean, join_names
+from energyml.diagnostics import Note, Span, join_names
 from energyml.model.context import Context
 from energyml.model.declared import Net, NetSignature
 from energyml.model.expression import (
@@ -174,10 +174,10 @@ def _in_catalogue(context: Context, node: t.Name) -> bool:
     """Whether an undeclared name is, or almost is, a word of the catalogue; reports it if so."""
     if registry.find("net", node.text) is not None:
         remedy = f"`{node.text}` is a kind of network; declare one first: `net f = {node.text}(...)`"
-    elif did_you_mean(node.text, context.names.of_kind("net")):
+    elif context.names.guess(node.text, context.names.of_kind("net")):
         return False
     else:
-        guess = did_you_mean(node.text, ["soft", "hard", *(card.name for card in registry.every("potential"))])
+        guess = context.names.guess(node.text, ["soft", "hard", *(card.name for card in registry.every("potential"))])
         if guess is None:
             return False
         remedy = f"did you mean `{guess}`?"

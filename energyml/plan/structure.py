@@ -95,7 +95,7 @@ class Structure:
     def _shape_line(self) -> str:
         if self.shape is Shape.CHAIN:
             return f"chain of order {self.order} along {self.dim}"
-        return self.shape.value
+        return str(self.shape.value)
 
 
 _FAMILY_LINES = {

@@ -129,7 +129,9 @@ def max_marginals(q: Question) -> None:
 def best(q: Question) -> None:
     found = q.ask("map")
     q.scores(found.score, [e.n_best(1)[0] for e in q.examples])
-    _holds_what_it_says(q, {name: labels.unsqueeze(1) for name, labels in found.labels.items()}, found.score.unsqueeze(1))
+    _holds_what_it_says(
+        q, {name: labels.unsqueeze(1) for name, labels in found.labels.items()}, found.score.unsqueeze(1)
+    )
     log_z, kinds = q.ask("log_partition"), {v.kind for v in q.case.model.graph.discrete}
     if q.quality is Quality.EXACT and "latent" not in kinds:
         possible = ~found.score.isneginf()
@@ -162,7 +164,9 @@ def _holds_what_it_says(q: Question, labels: Any, score: Tensor) -> None:
             if stated[b, k] == NINF:
                 assert all((one == -1).all() for one in answer.values()), "labels without an answer"
                 continue
-            rows = [n for n, row in enumerate(first) if all((example.labels[v][row] == answer[v]).all() for v in answer)]
+            rows = [
+                n for n, row in enumerate(first) if all((example.labels[v][row] == answer[v]).all() for v in answer)
+            ]
             assert len(rows) == 1, f"{answer} is no answer"
             q.scores(torch.tensor(stated[b, k]), scores[rows[0]])
 
@@ -240,5 +244,3 @@ def arguments(kind: str, q: Question) -> dict[str, Any]:
     if kind == "max_with_cost":
         return {"cost": {n: torch.zeros(q.shaped(n, q.examples[0].counts[n]), dtype=q.case.dtype) for n in q.outputs}}
     return {}
-
-

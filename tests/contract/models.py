@@ -76,7 +76,7 @@ class Draft:
     def feature(self, type_: str, *shape: int) -> str:
         """A real input that networks read."""
         name = self.name("x")
-        self.declare(f"input {name} : real[{type_}]")
+        self.declare(f"input {name} : real[{type_}]" if type_ else f"input {name} : real")
         values = torch.randn(self.batch, *shape, generator=self.generator, dtype=torch.float64)
         self.inputs[name] = values.to(self.numbers.dtype)
         return name
@@ -249,7 +249,7 @@ def _unary_example(draft: Draft, size: int, count: int) -> None:
 
 
 def _unary_arithmetic(draft: Draft, size: int, count: int) -> None:
-    u, v, k = draft.real("T, Tag", size, count), draft.param("Tag"), draft.real("", holes=False)
+    u, v, k = draft.real("T, Tag", size, count), draft.param("Tag"), draft.feature("")
     draft.factor("t in T-1", "y[t]", f"2 * {u}[t] + {v} * 0.5 - {v} / 4 + {k} * {v}")
 
 
@@ -565,7 +565,9 @@ def nested(draw: Draw) -> Case:
         lambda: _outer(draft),
     ]  # fmt: skip
     outer: list[Callable[[], None]] = [
-        lambda: _characters(draft, size, width, "t in T", "y[t]", "[t]", draft.net("pooled(out: Tag, hidden: 3, embed: 2)")),
+        lambda: _characters(
+            draft, size, width, "t in T", "y[t]", "[t]", draft.net("pooled(out: Tag, hidden: 3, embed: 2)")
+        ),
         lambda: draft.factor("t in T", "y[t]", f"{draft.real('T, Tag', size, 2)}[t]"),
     ]
     terms = inner if over == "T, M" else outer

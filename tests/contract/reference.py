@@ -154,7 +154,9 @@ class Example:
 
     def table(self, term: Term, factor: GroundFactor) -> Array:
         """The table of one ground factor, its axes in the order of the scope."""
-        sets = [self.graph.label_sets[self.graph.variables[ref.variable].type.element].labels or () for ref in term.scope]
+        sets = [
+            self.graph.label_sets[self.graph.variables[ref.variable].type.element].labels or () for ref in term.scope
+        ]
         table = np.zeros([len(labels) for labels in sets])
         values = None
         if isinstance(term.body, Table):
@@ -309,7 +311,9 @@ class Example:
 
     def marginals(self, variable: str) -> Array:
         p, labels = self.probabilities, self.labels[variable]
-        return np.stack([np.tensordot(p, (labels == label).astype(float), 1) for label in range(self.counts[variable])], -1)
+        return np.stack(
+            [np.tensordot(p, (labels == label).astype(float), 1) for label in range(self.counts[variable])], -1
+        )
 
     def max_marginals(self, variable: str) -> Array:
         first, scores = self.outputs()
@@ -398,7 +402,9 @@ class Whole:
         return [i for i in range(size) if mask is None or bool(mask[self.b, i])]
 
     def _given(self, values: tuple[Expression, ...], variable: str, rows: int) -> tuple[Tensor, ...]:
-        return tuple(self._restricted(value, (variable,)).expand(rows, *[-1] * len(value.type.axes)) for value in values)
+        return tuple(
+            self._restricted(value, (variable,)).expand(rows, *[-1] * len(value.type.axes)) for value in values
+        )
 
     def _restricted(self, value: Expression, variables: tuple[str, ...]) -> Tensor:
         """[1, *axes]: a value that reads no labels, at the positions that carry cells of all variables."""

@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import os
-from typing import Any, cast
-
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
-import energyml as em
-from energyml import cards
 from energyml.backend import QueryRefused
 from energyml.energy_model import BackendRefused
-from energyml.plan.backend_card import BackendCard
-from energyml.queries import QUERIES, Quality
-from tests.contract import models, wholes
+from energyml.queries import QUERIES
 from tests.contract.cases import Case
-from tests.contract.checks import CHECKS, Question, arguments, values
-from tests.contract.reference import NINF, examples
+from tests.contract.checks import CHECKS, Question, arguments
+from tests.contract.reference import examples
+from tests.contract.settings import BACKENDS, ENGINES, FAMILIES, card_of, some
 
 torch.set_num_threads(1)
 
-FAMILIES = {
-    "chains": models.chains(),
-    "sugar": models.sugar(),
-    "graphs": models.graphs(),
-    "grids": models.grids(),
-    "nested": models.nested(),
-    "wholes": wholes.wholes(),
-    "free_lengths": wholes.free_lengths(),
-}
-BACKENDS = [card.name for card in cards.every("backend") if card.implementation is not None]
-ENGINES = ["exact(engine: torch_struct)"]
-FUZZ = int(os.environ.get("ENERGYML_FUZZ") or 300)
-
-
-def some(count: int) -> settings:
-    """A number of cases that grows with ENERGYML_FUZZ, 300 being its default."""
-    return settings(max_examples=max(1, math.ceil(count * FUZZ / 300)))
-
-
-def card_of(using: str) -> BackendCard:
-    card = cards.find("backend", using.partition("(")[0])
-    return cast("BackendCard", card)
-
 
 def check_backend(case: Case, using: str) -> None:
+    """A refusal with a reason, or right answers to all claimed queries and refusals of all others."""
     refusal = case.model.plan(using).verdict.refusal
     if refusal is not None:
         assert refusal.reason
@@ -70,9 +39,16 @@ def check_backend(case: Case, using: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("using", BACKENDS)
 def test_every_claimed_query(using: str, family: str) -> None:
-    @some(40 if family == "chains" else 20)
+    @some(120 if using != "enumerate" and family == "chains" else 50)
     @given(case=FAMILIES[family])
     def run(case: Case) -> None:
         check_backend(case, using)
 
     run()
+
+
+@pytest.mark.parametrize("using", ENGINES)
+@some(60)
+@given(case=FAMILIES["chains"])
+def test_every_engine(using: str, case: Case) -> None:
+    check_backend(case, using)

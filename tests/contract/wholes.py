@@ -118,7 +118,11 @@ def free_lengths(draw: Draw) -> Case:
     draft.declare("output y : Tag[T]")
     draft.variables["y"] = (("T",), 3)
     decoder = draw(st.sampled_from([one for one in DECODERS if "aligned" not in one]))
-    options = [f"step: {draft.net(str(decoder))}", f"normalize: {draw(st.sampled_from(['local', 'global']))}", "end: stop"]
+    options = [
+        f"step: {draft.net(str(decoder))}",
+        f"normalize: {draw(st.sampled_from(['local', 'global']))}",
+        "end: stop",
+    ]
     options.append(f"given: {draft.net('blstm(hidden: 2)')}({draft.feature('S, 2', source, 2)})")
     draft.terms.append(f"sequence y {{ {', '.join(options)} }}")
     extra = [

@@ -1,0 +1,385 @@
+"""Calls as people make them: lists for lengths, other precisions, empty batches, threads, copies, and mistakes."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import energyml as em
+from energyml.backend import QueryRefused
+from energyml.bind.maker import DataError
+from energyml.energy_model import BackendRefused, EnergyModel
+from energyml.queries import Query
+from tests.contract.settings import BACKENDS, ENGINES
+
+torch.set_num_threads(1)
+
+CHAIN = """\
+dim T
+labels Tag = {A, B, C}
+input u : real[T, Tag]
+output y : Tag[T]
+param w : real[from: Tag, to: Tag]
+net f = linear(out: Tag)
+chain y { unary: f(u) + u, pair: w }
+forbid y[0] = C
+"""
+ALL = [*BACKENDS, *ENGINES]
+
+
+def model() -> EnergyModel:
+    return em.compile(CHAIN, seed=0)
+
+
+def scores(batch: int = 2, size: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(batch, size, 3, generator=torch.Generator().manual_seed(batch + size)).to(dtype)
+
+
+def every_answer(made: EnergyModel, using: str, **arguments: Any) -> list[Tensor]:
+    """The tensors of all answers that need no luck."""
+    posterior = made.infer(using=using, **arguments)
+    batch, size = posterior.problem.env.batch.size, posterior.problem.env.batch.along["T"].size
+    labels = torch.zeros(batch, size, dtype=torch.long)
+    found = [posterior.log_partition, posterior.entropy, posterior.log_prob(y=labels), posterior.map().score]
+    found += [posterior.n_best(3).score, posterior.max_with_cost(y=torch.ones(batch, size, 3)).score]
+    for tensors in (posterior.marginals, posterior.factor_marginals, posterior.max_marginals):
+        found += list(tensors.values())
+    return found
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a.detach(), b.detach())
+
+
+# ------------------------------------------------------------------------------------------------------- ways of calling
+
+
+@pytest.mark.parametrize("using", ALL)
+def test_lengths_may_be_lists_tensors_or_dicts(using: str) -> None:
+    made, u = model(), scores()
+    wanted = every_answer(made, using, u=u, lengths=torch.tensor([4, 2]))
+    same(every_answer(made, using, u=u, lengths=[4, 2]), wanted)
+    same(every_answer(made, using, u=u, lengths={"T": [4, 2]}), wanted)
+    same(every_answer(made, using, u=u, lengths=torch.tensor([4, 2], dtype=torch.int32)), wanted)
+    same(every_answer(made, using, u=u, mask=torch.tensor([[True] * 4, [True, True, False, False]])), wanted)
+
+
+@pytest.mark.parametrize("using", ALL)
+@pytest.mark.parametrize("batch, size", [(0, 3), (2, 0), (0, 0)])
+def test_empty_batches_and_empty_sequences(using: str, batch: int, size: int) -> None:
+    made, u = model(), scores(batch, size)
+    for lengths in (None, [0] * batch):
+        given: dict[str, Any] = {"u": u} if lengths is None else {"u": u, "lengths": lengths}
+        assert all(one.shape[0] == batch for one in every_answer(made, using, **given))
+        drawn = made.infer(using=using, **given).sample(2)
+        assert drawn["y"].shape == (2, batch, size)
+        labels = torch.zeros(batch, size, dtype=torch.long)
+        for objective in ("nll", "ssvm", "marginal_ce"):
+            loss = made.loss(objective=objective, using=using, y=labels, **given)
+            assert float(loss.detach()) == 0.0
+            if using == "exact":
+                loss.backward()
+
+
+@pytest.mark.parametrize("using", ALL)
+def test_inputs_follow_the_parameters(using: str) -> None:
+    made, u = model(), scores()
+    wanted = every_answer(made, using, u=u)
+    found = every_answer(made, using, u=u.double())
+    assert all(one.dtype == torch.float32 for one in found)
+    same(found, wanted)
+    double = model().double()
+    found = every_answer(double, using, u=u)
+    assert all(one.dtype == torch.float64 for one in found)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b.double(), atol=1e-4, rtol=1e-4)
+    leaf = u.double().requires_grad_()
+    made.infer(using=using, u=leaf).log_partition.sum().backward()
+    assert leaf.grad is not None and leaf.grad.dtype == torch.float64
+
+
+@pytest.mark.parametrize("using", ALL)
+def test_without_gradients_and_in_inference_mode(using: str) -> None:
+    made, u = model(), scores()
+    wanted = every_answer(made, using, u=u, lengths=[4, 2])
+    with torch.no_grad():
+        found = every_answer(made, using, u=u, lengths=[4, 2])
+        same(found, wanted)
+        assert not any(one.requires_grad for one in found)
+    with torch.inference_mode():
+        same(every_answer(made, using, u=u.clone(), lengths=[4, 2]), wanted)
+        made.infer(using=using, u=u).sample(2)
+    made.infer(using=using, u=u, lengths=[4, 2]).log_partition.sum().backward()
+
+
+@pytest.mark.parametrize("using", ALL)
+def test_what_was_asked_without_gradients_can_be_asked_again_with_them(using: str) -> None:
+    made, u = model(), scores()
+    posterior = made.infer(using=using, u=u)
+    with torch.no_grad():
+        posterior.map()
+        silent = posterior.log_partition
+        posterior.marginals
+    assert not silent.requires_grad
+    assert posterior.log_partition.requires_grad
+    assert posterior.marginals["y"].requires_grad
+    posterior.log_partition.sum().backward()
+    with torch.no_grad():
+        assert posterior.log_partition is not silent
+
+
+@pytest.mark.parametrize("using", ALL)
+def test_threads(using: str) -> None:
+    made = model()
+    batches = [scores(3, 4) + n for n in range(8)]
+    wanted = [made.infer(using=using, u=u, lengths=[4, 3, 1]).log_partition.detach() for u in batches]
+    found: list[Tensor | None] = [None] * len(batches)
+    problems: list[BaseException] = []
+    fresh = model()
+
+    def work(start: int) -> None:
+        try:
+            with torch.no_grad():
+                for _ in range(3):
+                    for n in range(start, len(batches), 2):
+                        posterior = fresh.infer(using=using, u=batches[n], lengths=[4, 3, 1])
+                        posterior.marginals, posterior.map()
+                        found[n] = posterior.log_partition
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    for one, other in zip(found, wanted, strict=True):
+        assert one is not None
+        torch.testing.assert_close(one, other)
+
+
+# ----------------------------------------------------------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize("using", ALL)
+def test_copies_pickles_and_state_dicts(using: str) -> None:
+    made, u = model(), scores()
+    wanted = every_answer(made, using, u=u)
+    copied = copy.deepcopy(made)
+    same(every_answer(copied, using, u=u), wanted)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.add_(1.0)
+    same(every_answer(made, using, u=u), wanted)
+    same(every_answer(pickle.loads(pickle.dumps(made)), using, u=u), wanted)
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    same(every_answer(torch.load(file, weights_only=False), using, u=u), wanted)
+    other = em.compile(CHAIN, seed=1)
+    other.load_state_dict(made.state_dict())
+    same(every_answer(other, using, u=u), wanted)
+    assert set(made.state_dict()) == {"w", "f.linear.weight", "f.linear.bias"}
+
+
+def test_a_pickle_keeps_labels_from_data_and_gains() -> None:
+    text = CHAIN.replace("labels Tag = {A, B, C}", "labels Tag from data").replace("forbid y[0] = C\n", "")
+    made = em.compile(text, labels={"Tag": ["p", "q", "r"]}, seed=0)
+    made.gains["y.pair"] = 3.0
+    again = pickle.loads(pickle.dumps(made))
+    u = scores()
+    same(every_answer(again, "exact", u=u), every_answer(made, "exact", u=u))
+    assert again.infer(u=u).map().decode() == made.infer(u=u).map().decode()
+    assert set(sum(made.infer(u=u).map().decode(), [])) <= {"p", "q", "r"}
+
+
+def test_gains_scale_a_term_and_leave_constraints_alone() -> None:
+    made, u = model(), scores()
+    plain = made.infer(using="exact", u=u)
+    made.gains.update({"y.unary": 2.0, "y.pair": 0.0, "forbid.1": 0.0})
+    for using in ALL:
+        scaled = made.infer(using=using, u=u)
+        assert not scaled.log_partition.isnan().any()
+        assert (scaled.marginals["y"][:, 0, 2] == 0).all()
+    unary = plain.problem.terms[0].table(plain.problem.env).double()
+    unary[:, 0, 2] = float("-inf")
+    torch.testing.assert_close(scaled.log_partition.double(), (2 * unary).logsumexp(-1).sum(-1), atol=1e-4, rtol=1e-4)
+
+
+# --------------------------------------------------------------------------------------------------------------- mistakes
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown input": ({"v": torch.zeros(2, 4, 3)}, "no input or variable `v`"),
+    "no input": ({"u": None}, "was not given"),
+    "a list": ({"u": [[1.0]]}, "holds list"),
+    "too few axes": ({"u": torch.zeros(4, 3)}, "needs a batch axis"),
+    "the wrong labels": ({"u": torch.zeros(2, 4, 5)}, "should be 3, found 5"),
+    "integers": ({"u": torch.zeros(2, 4, 3, dtype=torch.long)}, "holds integers"),
+    "another device": ({"u": torch.zeros(2, 4, 3, device="meta")}, "values on `meta`"),
+    "too long": ({"lengths": [5, 1]}, "lies outside 0..4"),
+    "negative": ({"lengths": [-1, 1]}, "lies outside 0..4"),
+    "real lengths": ({"lengths": [1.5, 2.0]}, "must be whole numbers"),
+    "one length": ({"lengths": 3}, "must be whole numbers"),
+    "three lengths": ({"lengths": [1, 2, 3]}, "the batch has 2 examples"),
+    "ragged lists": ({"lengths": [[1], [1, 2]]}, "are no tensor"),
+    "an unknown dim": ({"lengths": {"S": [1, 2]}}, "no dim of the model"),
+    "an integer mask": ({"mask": torch.ones(2, 4)}, "must be a bool tensor"),
+    "a short mask": ({"mask": torch.ones(2, 3, dtype=torch.bool)}, "has 3 positions along `T`, expected 4"),
+    "a mask for nothing": ({"mask": {"z": torch.ones(2, 4, dtype=torch.bool)}}, "no variable with labels"),
+    "unknown evidence": ({"evidence": {"z": torch.zeros(2, 4)}}, "no input or variable `z`"),
+    "evidence out of range": ({"evidence": {"y": torch.full((2, 4), 3)}}, "holds 3 in example 0"),
+    "evidence of the wrong shape": ({"evidence": {"y": torch.ones(2, 4, 2, dtype=torch.bool)}}, "expected \\[2, 4, 3\\]"),
+    "real evidence": ({"evidence": {"y": torch.zeros(2, 4)}}, "holds real numbers"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_name_the_declaration(name: str) -> None:
+    changes, message = MISTAKES[name]
+    arguments = {key: one for key, one in {"u": scores(), **changes}.items() if one is not None}
+    with pytest.raises(DataError, match=message):
+        model().infer(using="exact", **arguments)
+
+
+def test_mistakes_in_answers() -> None:
+    made, u = model(), scores()
+    posterior = made.infer(using="exact", u=u)
+    with pytest.raises(DataError, match="no input or variable `z`"):
+        posterior.log_prob(z=torch.zeros(2, 4, dtype=torch.long))
+    with pytest.raises(DataError, match="expected \\[2, 4\\]"):
+        posterior.log_prob(y=torch.zeros(2, 3, dtype=torch.long))
+    with pytest.raises(DataError, match="holds 7 in example 1"):
+        posterior.log_prob(y=torch.tensor([[0] * 4, [0, 7, 0, 0]]))
+    with pytest.raises(DataError, match="expected \\[2, 4, 3\\]"):
+        posterior.max_with_cost(y=torch.zeros(2, 4))
+    with pytest.raises(QueryRefused, match="needs an answer"):
+        posterior.ask("log_prob")
+    with pytest.raises(QueryRefused, match="needs costs"):
+        posterior.ask("max_with_cost")
+    with pytest.raises(QueryRefused, match="does not have"):
+        posterior.ask("factor_marginals", target="nothing")
+    with pytest.raises(ValueError, match="at least 1"):
+        posterior.n_best(0)
+    with pytest.raises(ValueError, match="unknown query"):
+        Query("mapp")
+    with pytest.raises(DataError, match="was not given"):
+        made.score(u=u)
+    with pytest.raises(DataError, match="holds -1 in example 0"):
+        made.score(u=u, y=torch.full((2, 4), -1))
+    with pytest.raises(em.EnergyError, match="needs gold labels"):
+        made.loss(objective="nll", u=u)
+
+
+def test_unserved_and_unfinished_backends_are_refused() -> None:
+    made = em.compile(CHAIN + "param v : real[from: Tag, to: Tag]\nfactor skip [t in T-2] (from: y[t], to: y[t+2]) = v\n")
+    with pytest.raises(BackendRefused, match="order"):
+        made.infer(using="exact", u=scores())
+    unfinished = [card.name for card in em_cards() if card.implementation is None and card.name != "auto"]
+    for name in unfinished:
+        with pytest.raises(BackendRefused, match="cannot serve this model"):
+            made.infer(using=name, u=scores())
+
+
+def em_cards() -> list[Any]:
+    from energyml import cards
+
+    return cards.every("backend")
+
+
+def test_edges_must_lead_to_positions() -> None:
+    text = """\
+dim N, E
+labels Tag = {A, B}
+input link : edge(N, N)[E]
+input u : real[N, Tag]
+output y : Tag[N]
+factor node [n in N] (y[n]) = u[n]
+factor arc [e = (i, j) in link] (y[i], y[j]) = potts(1)
+"""
+    made = em.compile(text)
+    u = torch.zeros(1, 2, 2)
+    with pytest.raises(DataError, match="the position 2 in example 0"):
+        made.infer(u=u, link=torch.tensor([[[0, 2]]]))
+    known = made.infer(u=u, link=torch.tensor([[[0, 1], [-1, -1]]])).log_partition
+    torch.testing.assert_close(known, torch.tensor([2 * (torch.e + 1)]).log())
+
+
+# ------------------------------------------------------------------------------------------------------------- the oracle
+
+
+def test_the_limit_is_kept_before_anything_is_allocated() -> None:
+    made = em.compile(CHAIN)
+    with pytest.raises(QueryRefused, match="the limit is 1000000"):
+        made.infer(using="enumerate", u=torch.zeros(1, 2000, 3)).log_partition
+    with pytest.raises(QueryRefused, match="the limit is 80"):
+        made.infer(using="enumerate(limit: 80)", u=torch.zeros(1, 4, 3)).log_partition
+    found = made.infer(using="enumerate(limit: 81)", u=torch.zeros(1, 4, 3)).ask("log_partition")
+    assert found.statistics["answers"] == 81
+
+
+def test_evidence_leaves_fewer_answers() -> None:
+    labels = torch.zeros(1, 2000, dtype=torch.long)
+    labels[0, 0] = 1
+    labels[0, 5:8] = -1
+    found = model().infer(using="enumerate", u=torch.zeros(1, 2000, 3), evidence={"y": labels}).ask("map")
+    assert found.statistics["answers"] == 27
+
+
+def test_many_answers_of_a_network_fit_into_memory() -> None:
+    text = """\
+dim T
+labels Tag = {A, B}
+input x : real[T, 64]
+output y : Tag[T]
+net decoder = lstm_decoder(hidden: 16, attention: dot)
+sequence y { step: decoder, given: x, normalize: local }
+"""
+    made = em.compile(text, seed=0)
+    with torch.no_grad():
+        posterior = made.infer(using="enumerate", x=torch.randn(1, 13, 64))
+        assert abs(float(posterior.log_partition)) < 1e-3
+
+
+# -------------------------------------------------------------------------------------------------------------- impossible
+
+
+@pytest.mark.parametrize("using", ALL)
+def test_when_every_answer_is_forbidden(using: str) -> None:
+    made = em.compile(CHAIN + "forbid [t in T] y[t] ~ '*'\n", seed=0)
+    posterior = made.infer(using=using, u=scores(2, 3), lengths=[3, 0])
+    assert posterior.log_partition.tolist() == [float("-inf"), 0.0]
+    assert not posterior.marginals["y"].any()
+    assert posterior.entropy.tolist() == [0.0, 0.0]
+    assert posterior.map().score.tolist() == [float("-inf"), 0.0]
+    assert (posterior.map()["y"] == -1).all()
+    drawn = posterior.sample(2)
+    assert (drawn["y"] == -1).all() and drawn.score[:, 0].isneginf().all()
+    assert posterior.map().decode() == [[], []]
+    assert posterior.log_prob(y=torch.zeros(2, 3, dtype=torch.long)).tolist() == [float("-inf"), 0.0]
+    losses = {
+        objective: made.loss(objective=objective, using=using, reduction="none", u=scores(2, 3), lengths=[3, 0],
+                             y=torch.zeros(2, 3, dtype=torch.long))
+        for objective in ("nll", "ssvm", "marginal_ce")
+    }  # fmt: skip
+    assert losses["nll"].tolist() == [float("inf"), 0.0]
+    assert losses["ssvm"].tolist() == [float("inf"), 0.0]
+    assert not losses["marginal_ce"].isnan().any()
+
+
+def test_a_scalar_without_an_answer_has_no_name() -> None:
+    made = em.compile("labels Tag = {A, B}\ninput u : real[Tag]\noutput s : Tag\nfactor f (s) = u\n")
+    u = torch.tensor([[0.0, 1.0], [float("-inf"), float("-inf")]])
+    best = made.infer(u=u)
+    assert best.map().decode() == ["B", None]
+    assert best.n_best(2).decode("s") == [["B", "A"], [None, None]]
+    with pytest.raises(KeyError, match="no labels for `t`"):
+        best.map().decode("t")
