@@ -196,13 +196,13 @@ def coverage() -> str:
 
 
 def _running(compiled: Compiled) -> Iterator[str]:
-    from energyml.run import answer_queries
+    from energyml.run import Request, answer_queries
 
     sizes = {name: 2 for name, dim in compiled.graph.dims.items() if dim.kind == "observed"}
     for verdict in survey(compiled.structure):
         if verdict.serves:
             try:
-                answer_queries(compiled, verdict.selection.name, "log_partition", None, sizes, 1, 0)
+                answer_queries(compiled, Request(verdict.selection.name, ("log_partition",), sizes=sizes, batch=1))
             except EnergyError:
                 continue
             yield verdict.selection.name
@@ -221,16 +221,23 @@ def error_pages() -> str:
             parts.append(f"## {_group_title(kind.code)}")
         parts.append(f"### {kind.code}: {kind.title}")
         parts += [kind.why] if kind.why else []
-        script = kind.bad.startswith("import ")  # what goes wrong with tensors is shown in Python
+        language, flag, said = _example(kind)
         if kind.bad:
-            flag = "" if kind.severity == "warning" else f" {'fails' if script else 'bad'}={kind.code}"
-            said = _raised(kind.bad) if script else _checked(kind.bad)
             if not shows(said, kind.code):
                 raise PageError(f"the example of {kind.code} does not show it:\n{said}")
-            parts += [_fenced(f"{'python' if script else 'energy'}{flag}", kind.bad), _fenced("text", said)]
+            parts += [_fenced(language + flag, kind.bad), _fenced("text", said)]
         if kind.good:
-            parts += ["Mended:", _fenced("python" if script else "energy", kind.good)]
+            parts += ["Mended:", _fenced(language, kind.good)]
     return "\n\n".join(parts)
+
+
+def _example(kind: errors.Kind) -> tuple[str, str, str]:
+    """The language of an entry's example, the flag of its block, and what is said about it."""
+    if kind in errors.graphs.KINDS:  # the text of a graph is not a spec
+        return "text", "", _raised(f"from energyml.ir.text import parse_graph\nparse_graph({kind.bad!r})")
+    if kind.bad.startswith("import "):  # what goes wrong with tensors is shown in Python
+        return "python", f" fails={kind.code}", _raised(kind.bad)
+    return "energy", "" if kind.severity == "warning" else f" bad={kind.code}", _checked(kind.bad)
 
 
 def _group_title(code: str) -> str:

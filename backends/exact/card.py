@@ -28,7 +28,7 @@ def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
 def _cost(structure: Structure) -> Cost:
     dim = structure.dim or "T"
     labels = f"|{structure.cells[0][2]}|"
-    return Cost(product(1, {"B": 1, dim: 1, labels: 3}), product(4, {"B": 1, dim: 1, labels: 2}))
+    return Cost(product(1, {"B": 1, dim: 1, labels: 2}), product(8, {"B": 1, dim: 1, labels: 1}))
 
 
 CARDS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -33,6 +34,7 @@ class Along:
     count: Tensor | None = None
     order: Tensor | None = None
     rank: Tensor | None = None
+    _exists: Tensor | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def of_mask(mask: Tensor) -> Along:
@@ -81,8 +83,11 @@ class Along:
         """[B, length]: whether cell i and the `size - length` cells after it exist; `None` when all do."""
         if self.count is None:
             return None
-        steps = torch.arange(length, device=device)
-        return steps < (self.count - (self.size - length)).unsqueeze(1)
+        if length < self.size:
+            return exist_below(self.count - (self.size - length), length)
+        if self._exists is None:
+            self._exists = exist_below(self.count, length)
+        return self._exists
 
     def counts(self, device: torch.device) -> Tensor:
         """[B or 1]: how many cells there are."""
@@ -120,9 +125,9 @@ class Batch:
         size: how many examples.
         tensors: the inputs by name, [B, ...].
         along: every dim that is not nested, with its lengths.
-        exists: padding masks for networks: [B, T], or [B, T, M] for a nested dim.
         nested: every nested dim.
         masks: for masked variables: [B, *dims] which positions carry a cell.
+        seen: by dim: [B, T] which positions networks see, where lengths alone do not say.
         device: where the tensors live.
         dtype: the floating-point type that scores are computed in.
     """
@@ -130,13 +135,26 @@ class Batch:
     size: int
     tensors: dict[str, Tensor]
     along: dict[str, Along]
-    exists: dict[str, Tensor]
     nested: dict[str, Nested] = field(default_factory=dict)
     masks: dict[str, Tensor] = field(default_factory=dict)
+    seen: dict[str, Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     _frames: dict[Counted, Mapping[str, Along]] = field(default_factory=dict, repr=False, compare=False)
     _cells: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def exists(self) -> Mapping[str, Tensor]:
+        """Padding masks for networks: [B, T] by dim, [B, T, M] for a nested dim; a dim without padding is left out."""
+        found: dict[str, Tensor] = {}
+        for name, along in self.along.items():
+            exists = along.valid(along.size, self.device)
+            if exists is not None:
+                found[name] = exists
+        for name, nested in self.nested.items():
+            if nested.count is not None:
+                found[name] = exist_below(nested.count, nested.size)
+        return {**found, **self.seen}
 
     def repeat(self, copies: int) -> Batch:
         """The batch with every example `copies` times in a row."""
@@ -148,7 +166,7 @@ class Batch:
 
         along = {name: one.repeat(copies) for name, one in self.along.items()}
         nested = {name: one.repeat(copies) for name, one in self.nested.items()}
-        parts = (each(self.exists), nested, each(self.masks))
+        parts = (nested, each(self.masks), each(self.seen))
         return Batch(self.size * copies, each(self.tensors), along, *parts, self.device, self.dtype)
 
     def example(self, number: int) -> Batch:
@@ -160,13 +178,13 @@ class Batch:
 
         along = {name: one.example(here) for name, one in self.along.items()}
         nested = {name: one.example(here) for name, one in self.nested.items()}
-        parts = (each(self.exists), nested, each(self.masks))
+        parts = (nested, each(self.masks), each(self.seen))
         return Batch(1, each(self.tensors), along, *parts, self.device, self.dtype)
 
     def with_lengths(self, counts: Mapping[str, Tensor]) -> Batch:
         """The batch when some dims have the lengths [B]: what an answer of that length is scored in."""
         along = {**self.along, **{dim: Along(self.along[dim].size, count) for dim, count in counts.items()}}
-        parts = (self.exists, self.nested, self.masks)
+        parts = (self.nested, self.masks, self.seen)
         return Batch(self.size, self.tensors, along, *parts, self.device, self.dtype)
 
     def size_of(self, dim: str) -> int:

@@ -122,12 +122,12 @@ class BlackBoxTerm(BoundTerm):
 
     def _seen(self, batch: Batch, copies: int) -> Batch:
         """The batch of all copies, without inputs (they are read from the plain batch), its masks those of the cells."""
-        exists = dict(batch.exists)
+        seen = dict(batch.seen)
         for dim, variables in counted_dims(self.term, self.graph):
             several = [one for name in variables if (one := batch.cells(name, (dim,))) is not None]
             if several:
-                exists[dim] = torch.stack(several).all(0)
-        return replace(batch, tensors={}, exists=exists).repeat(copies)
+                seen[dim] = torch.stack(several).all(0)
+        return replace(batch, tensors={}, seen=seen).repeat(copies)
 
 
 class LinearTerm(BoundTerm):
