@@ -7,9 +7,11 @@ from torch import Tensor
 
 
 def logsumexp(values: Tensor, dim: int) -> Tensor:
-    """log of the sum of exp along a dim; -inf, with zero gradients, where every value is -inf or there is none."""
+    """The log of the sum of exp along a dim; -inf, with zero gradients, where every value is -inf or there is none."""
     if values.shape[dim] == 0:
         return values.sum(dim) + float("-inf")
+    if not (values.requires_grad and torch.is_grad_enabled()):
+        return torch.logsumexp(values, dim)  # right at -inf too; only its gradient is not
     peak = values.detach().amax(dim, keepdim=True)
     peak = torch.where(peak.isfinite(), peak, 0)
     total = (values - peak).exp().sum(dim)
@@ -33,7 +35,7 @@ def entropy_terms(p: Tensor) -> Tensor:
 
 
 def difference(minuend: Tensor, subtrahend: Tensor) -> Tensor:
-    """minuend - subtrahend for log-probabilities: -inf where the minuend is, even if both are."""
+    """The difference of two log-probabilities: -inf where the minuend is, even if both are."""
     gone = minuend.isneginf()
     return (minuend.masked_fill(gone, 0) - subtrahend.masked_fill(gone, 0)).masked_fill(gone, float("-inf"))
 

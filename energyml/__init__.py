@@ -5,6 +5,7 @@ Names are imported when they are first used, so that checking a spec never impor
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,13 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'energyml' has no attribute '{name}'")
-    value = getattr(import_module(_PUBLIC[name]), name)
+    collecting = gc.isenabled()
+    gc.disable()  # importing makes no garbage, and a collection would walk all of torch's objects: 0.1 s
+    try:
+        value = getattr(import_module(_PUBLIC[name]), name)
+    finally:
+        if collecting:
+            gc.enable()
     globals()[name] = value
     return value
 

@@ -82,7 +82,7 @@ class EnergyModel(nn.Module):
         from energyml.driver import compile_source
 
         name, text, labels = state.pop("_spec")
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.compiled = compile_source(Source(name, text))
         self.graph = bind_labels(self.compiled.graph, self.compiled.source, labels)
         self.structure = recognise(self.graph)
@@ -162,12 +162,24 @@ class EnergyModel(nn.Module):
 
         Cost: checks and sizes only; a query on the result does the work.
         """
-        backend, verdict = self._backend(using)
-        batch = self._maker.make(inputs, lengths, mask, self._reference())
-        problem = self._problem(batch, self._evidence(evidence, batch))
-        return Posterior(backend.open(problem), verdict, problem)
+        return self._posterior(using, inputs, lengths, mask, evidence, evidence)
 
     forward = infer
+
+    def _posterior(
+        self,
+        using: str | Selection | None,
+        inputs: Mapping[str, Tensor],
+        lengths: LengthsLike | None,
+        mask: MaskLike | None,
+        evidence: Mapping[str, Tensor] | None,
+        answer: Mapping[str, Tensor] | None,
+    ) -> Posterior:
+        """As `infer`; the shapes of an answer may tell sizes."""
+        backend, verdict = self._backend(using)
+        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer)
+        problem = self._problem(batch, self._evidence(evidence, batch))
+        return Posterior(backend.open(problem), verdict, problem)
 
     def score(self, *, lengths: LengthsLike | None = None, mask: MaskLike | None = None, **tensors: Tensor) -> Tensor:
         """[B]: the score of full answers; inputs and variables by name.  energy = -score."""
@@ -176,7 +188,7 @@ class EnergyModel(nn.Module):
         if missing:
             span = self.graph.variables[missing[0]].span
             raise self._maker.fail("E0501", span, name=missing[0], help="`score` needs a label for every cell")
-        batch = self._maker.make(inputs, lengths, mask, self._reference())
+        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer)
         return self._problem(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
 
     def loss(
@@ -207,7 +219,7 @@ class EnergyModel(nn.Module):
         if not answer:
             raise EnergyError("`loss` needs gold labels: pass each output by name, as in `y=...`")
         own = using if using is not None else chosen["infer"]
-        posterior = self.infer(using=own, lengths=lengths, mask=mask, **inputs)
+        posterior = self._posterior(own, inputs, lengths, mask, None, answer)
         answer = self._answers.labels(answer, posterior.problem.env.batch)
         losses: Tensor = cards.implementation(chosen.card)(posterior, answer, chosen)
         return reduce_losses(losses, labelled_cells(answer), reduction or chosen["reduction"], chosen.name)
@@ -229,7 +241,9 @@ class EnergyModel(nn.Module):
     # ------------------------------------------------------------------------------------------------------- arguments
 
     def _reference(self) -> Tensor | None:
-        return next(iter(self.parameters()), None)
+        for parameter in self._parameters.values():  # much faster than walking the networks, where there is one
+            return parameter
+        return next(self.parameters(), None)
 
     def _problem(self, batch: Batch, evidence: Evidence) -> Problem:
         return Problem(self.graph, self.terms, Environment(self, batch, gains=self.gains), evidence, self._answers)

@@ -12,14 +12,18 @@ from torch import Tensor
 
 from energyml.backend import Problem, QueryRefused, Session
 from energyml.plan.planner import Verdict
-from energyml.queries import Query
+from energyml.queries import QUERIES, Query
 from energyml.result import Assignment, Result
+
+# Queries without arguments, made once: a posterior is asked for them often.
+_PLAIN = {kind: Query(kind) for kind in QUERIES}
 
 
 class Posterior:
     """p(y | x) of one batch, as a backend sees it.
 
-    Tensors are computed when they are first asked for.  `ask` returns the whole `Result` with its quality and
+    Tensors are computed when they are first asked for.  Latents are summed out: answers and their scores are those of
+    the outputs.  `ask` returns the whole `Result` with its quality and
     statistics.
     """
 
@@ -66,7 +70,9 @@ class Posterior:
         for known in (True,) if tracked else (True, False):
             if (kind, known) in self._values:
                 return self._values[kind, known]
-        value = self._values[kind, tracked] = self.ask(kind).value
+        if kind not in self._verdict.answers:
+            self.ask(kind)  # refuses, and says what can be asked
+        value = self._values[kind, tracked] = self._session.ask(_PLAIN[kind]).value
         return value
 
     @property
@@ -94,7 +100,7 @@ class Posterior:
 
     @property
     def max_marginals(self) -> Mapping[str, Tensor]:
-        """By variable: [B, *dims, labels], the best score with a cell fixed to a label."""
+        """By output: [B, *dims, labels], the best score with a cell fixed to a label; -inf where there is no cell."""
         value: Mapping[str, Tensor] = self._value("max_marginals")
         return value
 
@@ -105,7 +111,7 @@ class Posterior:
         return value
 
     def map(self) -> Assignment:
-        """The best answer: labels [B, *dims] and its score [B]."""
+        """The best answer: labels [B, *dims] and its score [B]; -1 and -inf where every answer is forbidden."""
         value: Assignment = self.ask("map").value
         return value
 
@@ -115,7 +121,7 @@ class Posterior:
         return value
 
     def sample(self, count: int = 1, generator: torch.Generator | None = None) -> Assignment:
-        """Draws from p(y | x): labels [count, B, *dims], scores [count, B]."""
+        """Draws from p(y | x): labels [count, B, *dims], scores [count, B]; -1 and -inf where there is no answer."""
         value: Assignment = self.ask(Query("sample", count=count, generator=generator)).value
         return value
 
@@ -125,7 +131,7 @@ class Posterior:
         return value
 
     def max_with_cost(self, **cost: Tensor) -> Assignment:
-        """The best of score plus cost; costs are [B, *dims, labels] by variable."""
+        """The best of score plus cost; costs are [B, *dims, labels] by variable, and the score includes them."""
         value: Assignment = self.ask(Query("max_with_cost", cost=cost)).value
         return value
 

@@ -1,6 +1,7 @@
 """Settings that all tests share.
 
-Hypothesis draws the same cases in every run, so that a failure is one for everybody; ENERGYML_FUZZ asks for more, and new ones.
+Hypothesis draws the same cases in every run, so that a failure is one for everybody; ENERGYML_FUZZ asks for more and
+new ones.
 """
 
 import os

@@ -57,7 +57,7 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Group:
-    """The answers of one choice of lengths: the cells with their labels, outputs first, so that latents vary fastest."""
+    """The answers of one choice of lengths: cells with their labels, outputs first, so that latents vary fastest."""
 
     batch: Batch
     cells: list[_Cell]
@@ -162,7 +162,8 @@ class Enumeration:
         digits = sum(log10(len(cell.labels)) for cell in group.cells)
         count = f"{10**digits:.3g}" if digits < 300 else f"1e{digits:.0f}"
         message = errors.diagnostic("E0509", None, count=count, limit=self.limit).message
-        return f"{message}; raise it with `enumerate(limit: ...)`, or choose another backend (`energyml explain` lists them)"
+        remedy = "raise it with `enumerate(limit: ...)`, or choose another backend (`energyml explain` lists them)"
+        return f"{message}; {remedy}"
 
     # ---------------------------------------------------------------------------------------------------------- answers
 
@@ -188,7 +189,8 @@ class Enumeration:
             options = torch.tensor(cell.labels, dtype=torch.long, device=batch.device)
             block //= len(cell.labels)
             column = options.repeat_interleave(block).repeat(count // (block * len(cell.labels)))
-            labels[cell.variable][(slice(None), *cell.position)] = column
+            place: tuple[slice | int, ...] = (slice(None), *cell.position)
+            labels[cell.variable][place] = column
         return labels
 
     def _score(self, batch: Batch, labels: dict[str, Tensor], count: int) -> Tensor:

@@ -1,7 +1,7 @@
 """The oracle: every answer of a small example, scored one by one.
 
-It needs only the SCORE view, so it serves tables, constraints, stepwise, masked and black-box scores and all of their sums,
-latent variables and free lengths included.  Everything else in the package is tested against it.
+It needs only the SCORE view, so it serves tables, constraints, stepwise, masked and black-box scores and all of their
+sums, latent variables and free lengths included.  Everything else in the package is tested against it.
 
 Latents are summed out: the best answers, the entropy and the scores of answers are those of the outputs.
 """
@@ -80,7 +80,7 @@ class OracleSession(Session):
         return self._stacked([logsumexp(a.score, 0) for a in self.answers])
 
     def _log_prob(self, query: Query) -> Tensor:
-        """log of the share of the answers that agree with a full or partial one."""
+        """The log of the share of the answers that agree with a full or partial one."""
         known = self.problem.known(query.answer)
         rows = []
         for example, answers in enumerate(self.answers):
@@ -125,12 +125,14 @@ class OracleSession(Session):
             start = 0
             for batch, count in answers.groups:
                 part = slice(start, start + count)
-                total = total + _joint(term, batch, {name: one[part] for name, one in answers.labels.items()}, p[part], sizes)
+                total = total + _joint(
+                    term, batch, {name: one[part] for name, one in answers.labels.items()}, p[part], sizes
+                )
                 start += count
             rows.append(total)
         return self._stacked(rows, *shape)
 
-    # ------------------------------------------------------------------------------------------------------ best answers
+    # --------------------------------------------------------------------------------------------------- best answers
 
     def _max_marginals(self, query: Query) -> dict[str, Tensor]:
         """[B, *dims, labels] for outputs: the best score with a cell fixed, latents summed out."""
@@ -200,7 +202,9 @@ class OracleSession(Session):
             total = answers.output_scores()
             p = softmax(total.detach().to(torch.float64), 0)
             possible = p.sum() > 0
-            drawn = torch.multinomial(torch.where(possible, p, 1), query.count, replacement=True, generator=query.generator)
+            drawn = torch.multinomial(
+                torch.where(possible, p, 1), query.count, replacement=True, generator=query.generator
+            )
             rows.append(torch.where(possible, answers.first[drawn], ABSENT))
             scores.append(total[drawn])
         labels = {name: one.movedim(0, 1) for name, one in self._pick(rows, query.count).items()}
@@ -231,7 +235,8 @@ class OracleSession(Session):
         score = self.problem.score(full, count)
         for name, allowed in self.problem.evidence.allowed.items():
             score = score.masked_fill(~consistent(full[name], allowed.repeat_interleave(count, 0)), float("-inf"))
-        return score.unflatten(0, (size, count))
+        by_label: Tensor = score.unflatten(0, (size, count))
+        return by_label
 
     def _full_answer(self, query: Query) -> dict[str, Tensor]:
         if self.free:
@@ -249,7 +254,7 @@ def _cells_of(labels: Tensor) -> Tensor:
 
 
 def _joint(term: TableTerm, batch: Batch, labels: dict[str, Tensor], p: Tensor, sizes: list[int]) -> Tensor:
-    """[*domain, *labels]: the probability of each joint label of each factor, for answers [N] of one choice of lengths."""
+    """[*domain, *labels]: the probability of each joint label of each factor, from answers [N] of one length."""
     joint: Tensor | None = None
     for number, ref in enumerate(term.term.scope):
         here = term.at_cells(batch, number, labels[ref.variable].movedim(0, -1).unsqueeze(0)).clamp(min=0)
@@ -259,4 +264,5 @@ def _joint(term: TableTerm, batch: Batch, labels: dict[str, Tensor], p: Tensor, 
     valid = term.valid(batch)
     weights = (p if valid is None else torch.where(valid.unsqueeze(-1), p, 0)).expand(shape)
     value = torch.zeros(*shape[:-1], prod(sizes), dtype=p.dtype, device=p.device)
-    return value.scatter_add(-1, joint.expand(shape), weights).squeeze(0).unflatten(-1, sizes)
+    found: Tensor = value.scatter_add(-1, joint.expand(shape), weights).squeeze(0).unflatten(-1, sizes)
+    return found

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
-from energyml.backends.exact.potentials import Placed, Potentials, assemble, chain_along, place
+from energyml.backends.exact.potentials import Layout, Placed, Potentials, assemble
 from energyml.backends.exact.recursion import (
     chain_best,
     chain_draws,
@@ -37,22 +37,20 @@ class ExactChain(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the tables into unaries and pairs."""
-        self.variable = graph.discrete[0].name
-        self.placed = place(graph, terms)
+        self.layout = Layout(graph, terms)
         self.engine = _ENGINES[str(self.selection["engine"])]
 
     def open(self, problem: Problem) -> Session:
         """Nothing is computed before a query asks."""
-        return ChainSession(problem, self.variable, self.placed, self.engine)
+        return ChainSession(problem, self.layout, self.engine)
 
 
 class ChainSession(Session):
     """One batch of chains."""
 
-    def __init__(
-        self, problem: Problem, variable: str, placed: list[Placed], engine: Callable[[Potentials], Tensor]
-    ) -> None:
-        self.problem, self.variable, self.placed, self.engine = problem, variable, placed, engine
+    def __init__(self, problem: Problem, layout: Layout, engine: Callable[[Potentials], Tensor]) -> None:
+        self.problem, self.layout, self.engine = problem, layout, engine
+        self.variable = layout.variable
         self._known: dict[tuple[str, bool], Tensor | Potentials] = {}
 
     def ask(self, query: Query) -> Result:
@@ -77,7 +75,7 @@ class ChainSession(Session):
         return found
 
     def _assemble(self) -> Potentials:
-        return assemble(self.problem, self.placed, self.variable, self.problem.evidence)
+        return assemble(self.problem, self.layout, self.problem.evidence)
 
     def _remembered(self, name: str, compute: Callable[[], Tensor | Potentials]) -> Tensor | Potentials:
         tracked = torch.is_grad_enabled()
@@ -88,7 +86,7 @@ class ChainSession(Session):
             found = self._known[name, tracked] = compute()
         return found
 
-    # --------------------------------------------------------------------------------------------------- probabilities
+    # ------------------------------------------------------------------------------------------------ probabilities
 
     def _log_partition(self, query: Query) -> Tensor:
         return self.log_z
@@ -96,7 +94,7 @@ class ChainSession(Session):
     def _log_prob(self, query: Query) -> Tensor:
         """The log-partition of the answers that agree with a full or partial one, less that of all."""
         known = self.problem.known(query.answer)
-        clamped = assemble(self.problem, self.placed, self.variable, known)
+        clamped = assemble(self.problem, self.layout, known)
         return difference(self.engine(clamped), self.log_z)
 
     def _marginals(self, query: Query) -> dict[str, Tensor]:
@@ -129,7 +127,7 @@ class ChainSession(Session):
         unary, pair = self._moments(pairs=True)
         return {
             one.term.term.name: self._one_factor(one, unary, pair)
-            for one in self.placed
+            for one in self.layout.placed
             if query.target in (None, one.term.term.name)
         }
 
@@ -149,7 +147,7 @@ class ChainSession(Session):
     def _entropy(self, query: Query) -> Tensor:
         return chain_entropy(*self._moments(pairs=True))
 
-    # ----------------------------------------------------------------------------------------------------- best answers
+    # ------------------------------------------------------------------------------------------------- best answers
 
     def _map(self, query: Query) -> Assignment:
         return self._first(self._answers(*chain_best(self.potentials, 1)))
@@ -191,7 +189,7 @@ class ChainSession(Session):
         return Assignment({name: one[:, 0] for name, one in best.labels.items()}, best.score[:, 0], best.names)
 
     def _along(self) -> Along:
-        return chain_along(self.problem, self.variable)
+        return self.layout.along(self.problem.env.batch)
 
 
 def _leaf(scores: Tensor, tracked: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Chain potentials: all tables of a first-order chain added into unaries and pairs, in the coordinates of present cells."""
+"""Chain potentials: all tables of a first-order chain added into unaries and pairs, counted in present cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Evidence, Problem
-from energyml.bind.batch import Along, exist_below
+from energyml.bind.batch import Along, Batch, exist_below
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.ir.graph import Graph, Range, Term
 
@@ -22,15 +22,19 @@ class Potentials:
         unary: [B, T, C] scores of each cell's labels; -inf where forbidden, finite where there is no cell.
         pair: [B, T-1, C, C] scores of neighbouring labels (earlier, later).
         count: [B] how many cells each chain has, or `None` when all have T.
+        mask: [B, T] which cells exist, where that is known already; it follows from `count`.
     """
 
     unary: Tensor
     pair: Tensor
     count: Tensor | None
+    mask: Tensor | None = None
 
     def exists(self) -> Tensor | None:
-        """[B, T]: which cells exist."""
-        return None if self.count is None else exist_below(self.count, self.unary.shape[1])
+        """[B, T]: which cells exist; `None` when all do."""
+        if self.mask is None and self.count is not None:
+            self.mask = exist_below(self.count, self.unary.shape[1])
+        return self.mask
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,23 @@ class Placed:
     scattered: bool = False
 
 
-def place(graph: Graph, terms: Sequence[BoundTerm]) -> list[Placed]:
-    """Sort the tables of a first-order chain."""
-    return [_placed(term) for term in terms if isinstance(term, TableTerm)]
+class Layout:
+    """The tables of a first-order chain, sorted once.
+
+    Attributes:
+        variable: the variable of the chain.
+        placed: its tables.
+    """
+
+    def __init__(self, graph: Graph, terms: Sequence[BoundTerm]) -> None:
+        self.variable = graph.discrete[0].name
+        self.placed = [_placed(term) for term in terms if isinstance(term, TableTerm)]
+        self._dim = graph.discrete[0].dims[0]
+        self._counted = ((self._dim, (self.variable,)),)
+
+    def along(self, batch: Batch) -> Along:
+        """The dim of the chain, counted in its cells."""
+        return batch.frame(self._counted)[self._dim]
 
 
 def _placed(bound: TableTerm) -> Placed:
@@ -72,20 +90,14 @@ def _placed(bound: TableTerm) -> Placed:
     return Placed(bound, len(term.scope), min(offsets), binding.shrink, offsets != sorted(offsets))
 
 
-def chain_along(problem: Problem, variable: str) -> Along:
-    """The dim of a chain, counted in its cells."""
-    dim = problem.graph.variables[variable].dims[0]
-    return problem.env.batch.frame(((dim, (variable,)),))[dim]
-
-
-def assemble(problem: Problem, placed: Sequence[Placed], variable: str, evidence: Evidence) -> Potentials:
+def assemble(problem: Problem, layout: Layout, evidence: Evidence) -> Potentials:
     """Add up all tables: O(B T C²)."""
     batch = problem.env.batch
-    along = chain_along(problem, variable)
-    size, labels = along.size, problem.label_count(variable)
+    along = layout.along(batch)
+    size, labels = along.size, problem.label_count(layout.variable)
     unary: Tensor | None = None
     pair: Tensor | None = None
-    for one in placed:
+    for one in layout.placed:
         table = one.term.table(problem.env)
         if one.scattered or one.constant is not None:
             unary = _add(unary, _at_positions(table, one, along, problem, labels))
@@ -97,7 +109,7 @@ def assemble(problem: Problem, placed: Sequence[Placed], variable: str, evidence
     if unary is None:
         unary = torch.zeros(1, 1, labels, device=batch.device, dtype=batch.dtype)
     unary = unary.expand(batch.size, size, labels)
-    allowed = evidence.allowed.get(variable)
+    allowed = evidence.allowed.get(layout.variable)
     if allowed is not None:
         unary = unary.masked_fill(~along.compact(allowed, 1), float("-inf"))
     exists = along.valid(size, batch.device)
@@ -105,7 +117,7 @@ def assemble(problem: Problem, placed: Sequence[Placed], variable: str, evidence
         unary = unary.masked_fill(~exists.unsqueeze(-1), 0)
     if pair is None:
         pair = torch.zeros(1, 1, labels, labels, device=batch.device, dtype=batch.dtype)
-    return Potentials(unary, pair.expand(batch.size, max(0, size - 1), labels, labels), along.count)
+    return Potentials(unary, pair.expand(batch.size, max(0, size - 1), labels, labels), along.count, exists)
 
 
 def _add(total: Tensor | None, table: Tensor) -> Tensor:

@@ -123,9 +123,9 @@ def chain_max_marginals(potentials: Potentials) -> Tensor:
 
 @torch.no_grad()
 def chain_draws(potentials: Potentials, count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """Exact draws by forward filtering and backward sampling: labels [B, count, T], and [B] whether there is any answer.
+    """Exact draws: labels [B, count, T], and [B] whether there is any answer.
 
-    O(B T C²), and O(T C) more for each draw.
+    Forward filtering, backward sampling: O(B T C²), and O(T C) more for each draw.
     """
     unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
     batch, size, labels = unary.shape

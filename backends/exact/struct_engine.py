@@ -1,8 +1,8 @@
 """The log-partition of chains by torch-struct's log-depth scan (Rush 2020), kept as a peer of our own recursion.
 
-A chain of T cells is handed over as T edges behind a start cell that has one possible label, so that chains of any length, one and
-zero included, are the same case.  torch-struct has no -inf: scores are taken relative to the best of their step, and what lies
-further below than `FORBIDDEN` counts as forbidden.
+A chain of T cells is handed over as T edges behind a start cell that has one possible label, so that chains of any
+length, one and zero included, are the same case.  torch-struct has no -inf: scores are taken relative to the best of
+their step, and what lies further below than `FORBIDDEN` counts as forbidden.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def struct_log_partition(potentials: Potentials) -> Tensor:
     if not edges.requires_grad:
         # It marks its argument as requiring gradients; without this the answer would carry a graph nobody asked for.
         with torch.no_grad():
-            total = LinearChain(LogSemiring).sum(edges.clone())
+            total: Tensor = LinearChain(LogSemiring).sum(edges.clone())
     else:
         total = LinearChain(LogSemiring).sum(edges)
     gone = total < FORBIDDEN / 2
-    return (total.masked_fill(gone, 0) + peak.sum((1, 2, 3))).masked_fill(gone, float("-inf"))
+    restored: Tensor = total.masked_fill(gone, 0) + peak.sum((1, 2, 3))
+    return restored.masked_fill(gone, float("-inf"))
 
 
 def _edges(potentials: Potentials) -> Tensor:
     """[B, max(T, 1), C, C] edge scores (later, earlier), behind a start cell whose only label is the first."""
     unary, pair = potentials.unary, potentials.pair
     batch, size, labels = unary.shape
-    options = {"device": unary.device, "dtype": unary.dtype}
-    none = torch.full((labels,), float("-inf"), **options)  # type: ignore[arg-type]
+    none = torch.full((labels,), float("-inf"), device=unary.device, dtype=unary.dtype)
     only_first = torch.where(torch.arange(labels, device=unary.device) == 0, 0, none)
     waiting = only_first.unsqueeze(1) + only_first.unsqueeze(0)
     if size == 0:

@@ -98,5 +98,5 @@ class Answers:
         bad = bad if cells is None else bad & cells.to(labels.device)
         if bool(bad.any()):
             spot = bad.nonzero()[0]
-            raise self.fail("E0505", declared.span, name=declared.name, value=int(labels[tuple(spot)]), example=int(spot[0]),
-                            labels=declared.type.element, count=count)  # fmt: skip
+            facts = {"value": int(labels[tuple(spot)]), "example": int(spot[0]), "count": count}
+            raise self.fail("E0505", declared.span, name=declared.name, labels=declared.type.element, **facts)

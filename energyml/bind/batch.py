@@ -1,8 +1,9 @@
 """One batch: checked tensors, the sizes of all dims, and which positions exist.
 
-Tensors are batch first.  `lengths` say how many positions exist (the rest is padding, which networks never see); `mask` says
-which of them carry a cell.  Along a sequence dim, cells are counted over present positions only: the i-th cell is the i-th
-present position, so neighbours are the next present ones.
+Tensors are batch first.  `lengths` say how many positions exist (the rest is padding, which networks never see); `mask`
+says which of them carry a cell.  Along a sequence dim, cells are counted over present positions only: the i-th cell is
+the i-th present position, so neighbours are the next present ones.  Masks belong to variables: a term counts the
+positions where all variables of its scope that run along the dim alone have a cell.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from energyml.nets.bound import BoundType
 
 
 def bind_labels(graph: Graph, source: Source, labels: Mapping[str, Sequence[str]] | None) -> Graph:
-    """Fill in the label sets that come from data; every label set is known afterwards, or the missing ones are named."""
+    """Fill in the label sets that come from data; all are known afterwards, or the missing ones are named."""
     given = dict(labels or {})
     bound: dict[str, LabelSet] = {}
     missing = []

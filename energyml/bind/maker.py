@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml import errors
-from energyml.bind.batch import Along, Batch, Nested, exist_below
+from energyml.bind.batch import Along, Batch, Nested
 from energyml.diagnostics import Diagnostic, Report, Source, Span, SpecError, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Input
@@ -18,20 +18,6 @@ from energyml.model.types import REAL, EdgeType
 OneLengths: TypeAlias = Tensor | Sequence[Any]
 LengthsLike: TypeAlias = OneLengths | Mapping[str, OneLengths]
 MaskLike: TypeAlias = Tensor | Mapping[str, Tensor]
-
-
-class _Shorter(NamedTuple):
-    """An axis over a dim less a constant, which can only be checked once the dim's size is known."""
-
-    declared: Input
-    shape: tuple[int, ...]
-    axis: int
-    dim: str
-    offset: int
-
-    @property
-    def length(self) -> int:
-        return self.shape[self.axis]
 
 
 class DataError(SpecError):
@@ -47,26 +33,72 @@ def data_error(source: Source, code: str, span: Span | None, **facts: object) ->
     return DataError(source, report.ordered())
 
 
+class _Axis(NamedTuple):
+    """What an axis of an input must be: a fixed size, or a dim plus an offset."""
+
+    shown: str
+    fixed: int | None
+    dim: str = ""
+    offset: int = 0
+
+
+class _Wanted(NamedTuple):
+    """What an input must look like, found once."""
+
+    declared: Input
+    axes: tuple[_Axis, ...]
+    integral: bool
+
+
+class _Shorter(NamedTuple):
+    """An axis over a dim less a constant, which can only be checked once the dim's size is known."""
+
+    wanted: _Wanted
+    tensor: Tensor
+    number: int
+    axis: _Axis
+
+    @property
+    def length(self) -> int:
+        return self.tensor.shape[self.number]
+
+
 class BatchMaker:
     """Checks call arguments against one graph; prepared once, used on every call."""
 
     def __init__(self, graph: Graph, source: Source, used: frozenset[str]) -> None:
         self.graph, self.source, self.used = graph, source, used
-        self.sequence_dims = tuple(
-            dict.fromkeys(d for v in graph.discrete for d in v.dims if graph.dims[d].kind == "observed")
-        )
-        self.known = {name: dim.size for name, dim in graph.dims.items() if dim.kind in ("fixed", "free")}
-        self.needed = tuple(
-            dict.fromkeys(d for v in graph.discrete for d in v.dims if graph.dims[d].kind in ("observed", "nested"))
-        )
-        self.alone = {d: [v.name for v in graph.discrete if v.dims == (d,)] for d in self.sequence_dims}
         self.counts = {name: len(one.labels) for name, one in graph.label_sets.items() if one.labels is not None}
+        self.wanted = {name: self._wanted(declared) for name, declared in graph.inputs.items()}
+        self.known = {n: d.size for n, d in graph.dims.items() if d.kind in ("fixed", "free") and d.size is not None}
+        over = tuple(dict.fromkeys(dim for variable in graph.discrete for dim in variable.dims))
+        self.sequence_dims = tuple(dim for dim in over if graph.dims[dim].kind == "observed")
+        self.needed = tuple(dim for dim in over if graph.dims[dim].kind in ("observed", "nested"))
+        self.alone = {d: [v.name for v in graph.discrete if v.dims == (d,)] for d in self.sequence_dims}
+
+    def _wanted(self, declared: Input) -> _Wanted:
+        if isinstance(declared.type, EdgeType):
+            ends = len(declared.type.ends)
+            over = declared.type.over
+            return _Wanted(declared, (_Axis(over, None, over), _Axis(str(ends), ends)), True)
+        axes: list[_Axis] = []
+        for axis in declared.type.axes:
+            extent = axis.extent
+            if extent.kind == "dim":
+                axes.append(_Axis(str(extent), None, extent.name, extent.offset))
+            else:
+                axes.append(_Axis(str(extent), self.counts[extent.name] if extent.kind == "labels" else extent.offset))
+        return _Wanted(declared, tuple(axes), declared.type.element != REAL)
 
     def fail(self, code: str, span: Span | None, **facts: object) -> DataError:
         """The error for a tensor that breaks a declaration."""
         return data_error(self.source, code, span, **facts)
 
-    # ----------------------------------------------------------------------------------------------------------- making
+    def fail_sizes(self, span: Span | None, problem: str, help_text: str | None = None) -> DataError:
+        """The error for lengths or masks."""
+        return self.fail("E0508", span, problem=problem, help=help_text)
+
+    # ------------------------------------------------------------------------------------------------------- making
 
     def make(
         self,
@@ -74,6 +106,7 @@ class BatchMaker:
         lengths: LengthsLike | None,
         mask: MaskLike | None,
         reference: Tensor | None,
+        answer: Mapping[str, Tensor] | None = None,
     ) -> Batch:
         """Check the arguments of one call.
 
@@ -82,100 +115,86 @@ class BatchMaker:
             lengths: how many positions exist: [B] for the one observed dim, or by dim; [B, T] for a dim nested in T.
             mask: which cells are present: [B, *dims] for the variables that share them, or by variable.
             reference: a parameter that tells device and dtype.
+            answer: labels by variable, [B, *dims, ...]; they tell sizes where no input and no mask does.
         """
-        self._names(given)
-        sizes: dict[str, int] = {name: size for name, size in self.known.items() if size is not None}
+        sizes = dict(self.known)
         shorter: list[_Shorter] = []
-        batch_size: int | None = None
-        for name, declared in self.graph.inputs.items():
-            if name in given:
-                batch_size = self._shape(declared, given[name], sizes, shorter, batch_size)
-            elif name in self.used:
+        size: int | None = None
+        for name, tensor in given.items():
+            size = self._shape(name, tensor, sizes, shorter, size)
+        for name in self.used:
+            if name not in given:
+                declared = self.graph.inputs[name]
                 hint = f"pass it: `{name}=...`, declared `{declared.type}`"
                 raise self.fail("E0501", declared.span, name=name, help=hint)
         by_dim = {} if lengths is None else self._lengths_by_dim(lengths)
         masks = {} if mask is None else self._masks_by_variable(mask)
-        batch_size = self._batch_size(batch_size, by_dim, masks)
+        labels = {} if answer is None else self._labelled(answer)
+        size = self._batch_size(size, by_dim, masks, labels)
         device, dtype = _where(given, reference, by_dim, masks)
-        self._sizes(sizes, shorter, by_dim, masks)
-        batch = Batch(batch_size, self._placed(given, device, dtype), {}, {}, device=device, dtype=dtype)
+        self._sizes(sizes, shorter, by_dim, masks, labels)
+        batch = Batch(size, self._placed(given, device, dtype), {}, device=device, dtype=dtype)
         self._dims(batch, sizes, by_dim)
-        for name, tensor in masks.items():
-            batch.masks[name] = tensor.to(device)
         if masks:
-            self._padding_behind(batch)
+            batch.masks.update({name: tensor.to(device) for name, tensor in masks.items()})
+            self._padding_behind(batch, by_dim)
         self._values(batch)
         return batch
 
-    def _names(self, given: Mapping[str, Tensor]) -> None:
-        for name in given:
-            if name not in self.graph.inputs:
-                known = [*self.graph.inputs, *(v.name for v in self.graph.discrete)]
-                guess = did_you_mean(name, known)
-                hint = f"did you mean `{guess}`?" if guess else f"it has: {', '.join(known)}"
-                raise self.fail("E0502", None, name=name, help=hint)
-
     def _shape(
-        self,
-        declared: Input,
-        tensor: Tensor,
-        sizes: dict[str, int],
-        shorter: list[_Shorter],
-        batch: int | None,
+        self, name: str, tensor: Tensor, sizes: dict[str, int], shorter: list[_Shorter], batch: int | None
     ) -> int:
         """Check one input and learn sizes from it; axes such as `T-1` wait until all sizes are known."""
-        facts = {"name": declared.name, "type": declared.type}
+        wanted = self.wanted.get(name)
+        if wanted is None:
+            known = [*self.graph.inputs, *(v.name for v in self.graph.discrete)]
+            guess = did_you_mean(name, known)
+            hint = f"did you mean `{guess}`?" if guess else f"it has: {', '.join(known)}"
+            raise self.fail("E0502", None, name=name, help=hint)
         if not isinstance(tensor, Tensor):
-            raise self.fail("E0504", declared.span, found=type(tensor).__name__, help="pass a torch.Tensor", **facts)
-        shape = tuple(tensor.shape)
-        if isinstance(declared.type, EdgeType):
-            wanted = [("dim", declared.type.over, 0), ("number", "", len(declared.type.ends))]
-            integral = True
-        else:
-            wanted = [(axis.extent.kind, axis.extent.name, axis.extent.offset) for axis in declared.type.axes]
-            integral = declared.type.element != REAL
-        facts["shape"] = list(shape)
-        if len(shape) != len(wanted) + 1:
-            problem = f"it needs a batch axis and {len(wanted)} more, found {len(shape)} axes"
-            raise self.fail("E0503", declared.span, problem=problem, **facts)
+            raise self._wrong_kind(wanted, type(tensor).__name__, "pass a torch.Tensor")
+        shape = tensor.shape
+        if len(shape) != len(wanted.axes) + 1:
+            problem = f"it needs a batch axis and {len(wanted.axes)} more, found {len(shape)} axes"
+            raise self._wrong_shape(wanted, tensor, problem)
         if batch is not None and shape[0] != batch:
-            problem = f"other inputs have {batch} examples, this one {shape[0]}"
-            raise self.fail("E0503", declared.span, problem=problem, **facts)
-        if integral == tensor.is_floating_point() or tensor.is_complex():
-            found = "complex numbers" if tensor.is_complex() else "real numbers" if integral else "integers"
-            raise self.fail("E0504", declared.span, found=found, **facts)
-        for axis, (kind, extent, offset) in enumerate(wanted, start=1):
-            if kind == "dim" and offset:
-                shorter.append(_Shorter(declared, shape, axis, extent, offset))
+            raise self._wrong_shape(wanted, tensor, f"other inputs have {batch} examples, this one {shape[0]}")
+        if wanted.integral == tensor.is_floating_point() or tensor.is_complex():
+            complex_or_real = "complex numbers" if tensor.is_complex() else "real numbers"
+            raise self._wrong_kind(wanted, complex_or_real if wanted.integral or tensor.is_complex() else "integers")
+        for number, axis in enumerate(wanted.axes, start=1):
+            if axis.offset:
+                shorter.append(_Shorter(wanted, tensor, number, axis))
                 continue
-            if kind == "dim":
-                expected = sizes.setdefault(extent, shape[axis])
-            else:
-                expected = self.counts[extent] if kind == "labels" else offset
-            if shape[axis] != expected:
-                raise self._wrong_axis(declared, shape, axis, extent or str(offset), expected)
+            expected = sizes.setdefault(axis.dim, shape[number]) if axis.fixed is None else axis.fixed
+            if shape[number] != expected:
+                raise self._wrong_axis(wanted, tensor, number, axis, expected)
         return shape[0]
 
-    def _wrong_axis(self, declared: Input, shape: tuple[int, ...], axis: int, extent: str, expected: int) -> DataError:
-        problem = f"axis {axis} (`{extent}`) should be {expected}, found {shape[axis]}"
-        facts = {"name": declared.name, "type": declared.type, "shape": list(shape)}
-        return self.fail("E0503", declared.span, problem=problem, **facts)
+    def _wrong_kind(self, wanted: _Wanted, found: str, help_text: str | None = None) -> DataError:
+        declared = wanted.declared
+        return self.fail("E0504", declared.span, name=declared.name, found=found, type=declared.type, help=help_text)
+
+    def _wrong_shape(self, wanted: _Wanted, tensor: Tensor, problem: str) -> DataError:
+        declared, shape = wanted.declared, list(tensor.shape)
+        return self.fail("E0503", declared.span, name=declared.name, shape=shape, type=declared.type, problem=problem)
+
+    def _wrong_axis(self, wanted: _Wanted, tensor: Tensor, number: int, axis: _Axis, expected: int) -> DataError:
+        problem = f"axis {number} (`{axis.shown}`) should be {expected}, found {tensor.shape[number]}"
+        return self._wrong_shape(wanted, tensor, problem)
 
     def _placed(self, given: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """Inputs in the types that scores are computed in; a tensor on another device is refused."""
         placed: dict[str, Tensor] = {}
         for name, tensor in given.items():
             if tensor.device != device:
-                declared = self.graph.inputs[name]
-                raise self.fail("E0504", declared.span, name=name, found=f"values on `{tensor.device}`", type=declared.type,
-                                help=f"the model is on `{device}`: move one of them with `.to(...)`")  # fmt: skip
-            if tensor.is_floating_point():
-                placed[name] = tensor if tensor.dtype == dtype else tensor.to(dtype)
-            else:
-                placed[name] = tensor if tensor.dtype == torch.int64 else tensor.to(torch.int64)
+                remedy = f"the model is on `{device}`: move one of them with `.to(...)`"
+                raise self._wrong_kind(self.wanted[name], f"values on `{tensor.device}`", remedy)
+            wanted = torch.int64 if self.wanted[name].integral else dtype
+            placed[name] = tensor if tensor.dtype == wanted else tensor.to(wanted)
         return placed
 
-    # ----------------------------------------------------------------------------------------------------------- lengths
+    # ------------------------------------------------------------------------------------------------------ lengths
 
     def _lengths_by_dim(self, lengths: LengthsLike) -> dict[str, Tensor]:
         if isinstance(lengths, Mapping):
@@ -184,30 +203,32 @@ class BatchMaker:
         if self.sequence_dims:
             ragged = [name for name in ragged if name in self.sequence_dims]
         if len(ragged) != 1:
-            raise self.fail("E0508", None, problem=f"the model has {len(ragged)} observed dims, so `lengths` must say which",
-                            help="pass a dict, as in `lengths={'T': n}`")  # fmt: skip
+            problem = f"the model has {len(ragged)} observed dims, so `lengths` must say which"
+            raise self.fail_sizes(None, problem, "pass a dict, as in `lengths={'T': n}`")
         return {ragged[0]: self._one_lengths(ragged[0], lengths)}
 
     def _one_lengths(self, name: str, value: OneLengths) -> Tensor:
+        """Whole numbers [B], or [B, T] for a dim nested in T."""
         dim = self.graph.dims.get(name)
         if dim is None:
-            raise self.fail("E0508", None, problem=f"`lengths` names `{name}`, which is no dim of the model")
+            raise self.fail_sizes(None, f"`lengths` names `{name}`, which is no dim of the model")
         if dim.kind in ("fixed", "free"):
             reason = f"always {dim.size}" if dim.kind == "fixed" else "part of the answer"
-            raise self.fail("E0508", dim.span, problem=f"`lengths` names `{name}`, but its size is {reason}",
-                            help="clamp labels with `evidence`, or leave cells out with `mask`")  # fmt: skip
+            remedy = "clamp labels with `evidence`, or leave cells out with `mask`"
+            raise self.fail_sizes(dim.span, f"`lengths` names `{name}`, but its size is {reason}", remedy)
         try:
             tensor = torch.as_tensor(value)
         except (TypeError, ValueError) as problem:
-            raise self.fail("E0508", dim.span, problem=f"the lengths of `{name}` are no tensor: {problem}") from problem
-        if tensor.numel() == 0 and not isinstance(value, Tensor):
-            tensor = tensor.to(torch.int64)
-        shape = f"[B, {dim.within}]" if dim.kind == "nested" else "[B]"
-        integral = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-        if tensor.dim() != (2 if dim.kind == "nested" else 1) or not integral:
-            raise self.fail("E0508", dim.span, problem=f"the lengths of `{name}` must be whole numbers {shape}, found "
-                            f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}")  # fmt: skip
-        return tensor.to(torch.int64)
+            raise self.fail_sizes(dim.span, f"the lengths of `{name}` are no tensor: {problem}") from problem
+        rank = 2 if dim.kind == "nested" else 1
+        empty = tensor.numel() == 0 and not isinstance(value, Tensor)  # an empty list has no type of its own
+        real = tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
+        if tensor.dim() != rank or (real and not empty):
+            shape = f"[B, {dim.within}]" if dim.kind == "nested" else "[B]"
+            found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            problem_text = f"the lengths of `{name}` must be whole numbers {shape}, found {found}"
+            raise self.fail_sizes(dim.span, problem_text)
+        return tensor if tensor.dtype == torch.int64 else tensor.to(torch.int64)
 
     def _sizes(
         self,
@@ -215,30 +236,33 @@ class BatchMaker:
         shorter: list[_Shorter],
         lengths: dict[str, Tensor],
         masks: dict[str, Tensor],
+        labels: dict[str, Tensor],
     ) -> None:
-        """Complete the sizes from masks, from axes such as `T-1` and from lengths, in this order; then check those axes."""
+        """Complete the sizes from masks, axes such as `T-1`, labels and lengths, in this order; check those axes."""
         for name, tensor in masks.items():
             variable = self.graph.variables[name]
             for axis, dim in enumerate(variable.dims, start=1):
-                if sizes.setdefault(dim, tensor.shape[axis]) != tensor.shape[axis]:
-                    problem = (
-                        f"the mask of `{name}` has {tensor.shape[axis]} positions along `{dim}`, expected {sizes[dim]}"
-                    )
-                    raise self.fail("E0508", variable.span, problem=problem)
+                found = tensor.shape[axis]
+                if sizes.setdefault(dim, found) != found:
+                    problem = f"the mask of `{name}` has {found} positions along `{dim}`, expected {sizes[dim]}"
+                    raise self.fail_sizes(variable.span, problem)
         for one in shorter:
-            if one.dim not in sizes and (one.length > 0 or one.dim not in lengths):
-                sizes[one.dim] = one.length - one.offset
+            if one.axis.dim not in sizes and (one.length > 0 or one.axis.dim not in lengths):
+                sizes[one.axis.dim] = one.length - one.axis.offset
+        for name, tensor in labels.items():
+            for axis, dim in enumerate(self.graph.variables[name].dims, start=1):
+                sizes.setdefault(dim, tensor.shape[axis])
         for dim, tensor in lengths.items():
             if dim not in sizes:
                 sizes[dim] = int(tensor.max()) if tensor.numel() else 0
         for one in shorter:
-            expected = max(0, sizes[one.dim] + one.offset)
+            expected = max(0, sizes[one.axis.dim] + one.axis.offset)
             if one.length != expected:
-                raise self._wrong_axis(one.declared, one.shape, one.axis, f"{one.dim}{one.offset:+d}", expected)
-        missing = [dim for dim in self.needed if dim not in sizes]
-        if missing:
-            raise self.fail("E0508", self.graph.dims[missing[0]].span, problem=f"the size of `{missing[0]}` is not known",
-                            help=f"pass `lengths=`, or an input over `{missing[0]}`")  # fmt: skip
+                raise self._wrong_axis(one.wanted, one.tensor, one.number, one.axis, expected)
+        for dim in self.needed:
+            if dim not in sizes:
+                remedy = f"pass `lengths=`, or an input over `{dim}`"
+                raise self.fail_sizes(self.graph.dims[dim].span, f"the size of `{dim}` is not known", remedy)
 
     def _dims(self, batch: Batch, sizes: dict[str, int], lengths: dict[str, Tensor]) -> None:
         for name, size in sizes.items():
@@ -251,87 +275,109 @@ class BatchMaker:
             dim, size = self.graph.dims[name], sizes[name]
             if dim.kind == "nested" and given.shape[1] != sizes[dim.within or ""]:
                 problem = f"the lengths of `{name}` have {given.shape[1]} positions along `{dim.within}`"
-                raise self.fail("E0508", dim.span, problem=f"{problem}, expected {sizes[dim.within or '']}")
+                raise self.fail_sizes(dim.span, f"{problem}, expected {sizes[dim.within or '']}")
             if given.device.type == "cpu" and given.numel():
-                low, high = torch.aminmax(given)
-                if int(low) < 0 or int(high) > size:
-                    raise self.fail("E0508", dim.span, problem=f"a length of `{name}` lies outside 0..{size}")
+                low, high = _extremes(given)
+                if low < 0 or high > size:
+                    raise self.fail_sizes(dim.span, f"a length of `{name}` lies outside 0..{size}")
             count = given.to(batch.device)
-            batch.exists[name] = exist_below(count, size)
             if dim.kind == "nested":
                 batch.nested[name].count = count
             else:
                 batch.along[name].count = count
 
-    # ------------------------------------------------------------------------------------------------------------- masks
+    # -------------------------------------------------------------------------------------------------------- masks
 
     def _masks_by_variable(self, mask: MaskLike) -> dict[str, Tensor]:
         if not isinstance(mask, Mapping):
             variables = [v for v in self.graph.discrete if v.dims]
             if len({v.dims for v in variables}) != 1:
-                raise self.fail("E0508", None, problem="the model's variables have different dims, so `mask` must say which",
-                                help="pass a dict, as in `mask={'y': m}`")  # fmt: skip
+                problem = "the model's variables have different dims, so `mask` must say which"
+                raise self.fail_sizes(None, problem, "pass a dict, as in `mask={'y': m}`")
             mask = {v.name: mask for v in variables}
         for name, tensor in mask.items():
             variable = self.graph.variables.get(name)
             if variable is None or variable.kind == "field" or variable.readout is not None:
-                raise self.fail("E0508", None, problem=f"`mask` names `{name}`, which is no variable with labels")
+                raise self.fail_sizes(None, f"`mask` names `{name}`, which is no variable with labels")
             if any(self.graph.dims[dim].kind == "free" for dim in variable.dims):
-                raise self.fail(
-                    "E0508", variable.span, problem=f"`mask` names `{name}`, whose length is part of the answer"
-                )
+                problem = f"`mask` names `{name}`, whose length is part of the answer"
+                raise self.fail_sizes(variable.span, problem)
             rank = 1 + len(variable.dims)
             if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool or tensor.dim() != rank:
                 axes = ", ".join(("B", *variable.dims))
-                raise self.fail("E0508", variable.span, problem=f"the mask of `{name}` must be a bool tensor [{axes}]")
+                raise self.fail_sizes(variable.span, f"the mask of `{name}` must be a bool tensor [{axes}]")
         return dict(mask)
 
-    def _padding_behind(self, batch: Batch) -> None:
+    def _padding_behind(self, batch: Batch, lengths: dict[str, Tensor]) -> None:
         """Without lengths, the positions behind the last one that carries a cell of any variable are padding."""
         for dim, names in self.alone.items():
-            if dim in batch.exists or not names or any(name not in batch.masks for name in names):
+            if dim in lengths or not names or any(name not in batch.masks for name in names):
                 continue
             carried = torch.stack([batch.masks[name] for name in names]).any(0)
-            batch.exists[dim] = carried.flip(1).cumsum(1).flip(1) > 0
+            batch.seen[dim] = carried.flip(1).cumsum(1).flip(1) > 0
 
-    def _batch_size(self, known: int | None, lengths: dict[str, Tensor], masks: dict[str, Tensor]) -> int:
-        for name, tensor in (*lengths.items(), *masks.items()):
-            if known is None:
-                known = tensor.shape[0]
-            elif tensor.shape[0] != known:
-                problem = f"`{name}` has {list(tensor.shape)} entries, but the batch has {known} examples"
-                raise self.fail("E0508", None, problem=problem)
+    def _labelled(self, answer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The labels that have enough axes to tell sizes; what is wrong with the others is said where they are read."""
+        variables = {v.name: v for v in self.graph.discrete}
+        return {
+            name: one
+            for name, one in answer.items()
+            if name in variables and isinstance(one, Tensor) and one.dim() > len(variables[name].dims)
+        }
+
+    def _batch_size(
+        self, known: int | None, lengths: dict[str, Tensor], masks: dict[str, Tensor], labels: dict[str, Tensor]
+    ) -> int:
+        if known is None and not lengths and not masks and labels:
+            return next(iter(labels.values())).shape[0]
+        for tensors in (lengths, masks):
+            for name, tensor in tensors.items():
+                if known is None:
+                    known = tensor.shape[0]
+                elif tensor.shape[0] != known:
+                    shape = list(tensor.shape)
+                    raise self.fail_sizes(None, f"`{name}` has {shape} entries, but the batch has {known} examples")
         return 1 if known is None else known
 
-    # ------------------------------------------------------------------------------------------------------------ values
+    # ------------------------------------------------------------------------------------------------------- values
 
     def _values(self, batch: Batch) -> None:
         """Labels and edges on the host are checked; on an accelerator that would wait for the device."""
         for name, tensor in batch.tensors.items():
-            declared = self.graph.inputs[name]
-            if tensor.device.type != "cpu" or tensor.is_floating_point() or tensor.numel() == 0:
+            wanted = self.wanted[name]
+            if not wanted.integral or tensor.device.type != "cpu" or tensor.numel() == 0:
                 continue
+            declared = wanted.declared
             if isinstance(declared.type, EdgeType):
-                self._edge_values(declared, declared.type, tensor, batch)
+                self._edge_values(wanted, declared.type, tensor, batch)
                 continue
             count = self.counts[declared.type.element]
-            low, high = torch.aminmax(tensor)
-            if int(low) < -1 or int(high) >= count:
+            low, high = _extremes(tensor)
+            if low < -1 or high >= count:
                 bad = ((tensor < -1) | (tensor >= count)) & _existing(declared, tensor, batch)
                 if bool(bad.any()):
                     spot = bad.nonzero()[0]
-                    raise self.fail("E0505", declared.span, name=name, value=int(tensor[tuple(spot)]), example=int(spot[0]),
-                                    labels=declared.type.element, count=count)  # fmt: skip
+                    facts = {"value": int(tensor[tuple(spot)]), "example": int(spot[0]), "count": count}
+                    raise self.fail("E0505", declared.span, name=name, labels=declared.type.element, **facts)
 
-    def _edge_values(self, declared: Input, edges: EdgeType, tensor: Tensor, batch: Batch) -> None:
+    def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, batch: Batch) -> None:
         for end, dim in enumerate(edges.ends):
             size = batch.along[dim].size
-            if int(tensor[..., end].max()) >= size:
-                bad = (tensor[..., end] >= size).nonzero()[0]
-                value = int(tensor[..., end][tuple(bad)])
-                raise self.fail("E0504", declared.span, name=declared.name, type=edges,
-                                found=f"the position {value} in example {int(bad[0])}",
-                                help=f"`{dim}` has {size} positions, counted from 0; pad unused rows with -1")  # fmt: skip
+            ends = tensor[..., end]
+            if int(ends.max()) >= size:
+                bad = (ends >= size).nonzero()[0]
+                found = f"the position {int(ends[tuple(bad)])} in example {int(bad[0])}"
+                remedy = f"`{dim}` has {size} positions, counted from 0; pad unused rows with -1"
+                raise self._wrong_kind(wanted, found, remedy)
+
+
+def _extremes(tensor: Tensor) -> tuple[int, int]:
+    """The smallest and the largest number of a tensor on the host; a short list is faster to read than to reduce."""
+    if tensor.dim() == 1 and tensor.numel() <= 64:
+        numbers = tensor.tolist()
+        return min(numbers), max(numbers)
+    low, high = torch.aminmax(tensor)
+    return int(low), int(high)
 
 
 def _existing(declared: Input, tensor: Tensor, batch: Batch) -> Tensor:

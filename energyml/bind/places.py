@@ -17,7 +17,7 @@ Frame: TypeAlias = Mapping[str, Along]
 
 
 def counted_dims(term: Term, graph: Graph) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """For each dim that is the only dim of variables in the scope: those variables; along it indices count their cells."""
+    """For each dim that is the only dim of variables in the scope: those variables, whose cells indices count."""
     found: dict[str, list[str]] = {}
     for name in term.variables:
         dims = graph.variables[name].dims

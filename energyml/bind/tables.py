@@ -12,7 +12,7 @@ from torch import Tensor
 from energyml.bind.batch import Batch
 from energyml.bind.bound import BoundTerm, Labels
 from energyml.bind.places import Frame, constant_exists, counted_dims, positions, roomy, value_constants
-from energyml.bind.tensors import Compiler, Environment, Evaluator
+from energyml.bind.tensors import Compiler, Environment, Evaluator, IndexSet
 from energyml.ir.graph import Affine, Edges, Forbidden, Graph, Range, SchemeRule, Table, Term
 from energyml.model import schemes
 from energyml.model.expression import Potential
@@ -22,13 +22,13 @@ from energyml.model.types import Extent
 class TableTerm(BoundTerm):
     """A term with a table over the labels of its scope, for each element of its index set."""
 
-    def __init__(self, term: Term, graph: Graph, value: Evaluator) -> None:
+    def __init__(self, term: Term, graph: Graph, table: Callable[[IndexSet], Evaluator]) -> None:
         super().__init__(term, graph)
-        self.value = value
         self.rank = len(term.domain)
         self.counted = counted_dims(term, graph)
         self.constants = _constants(term, graph)
         self.gathered = {end for b in term.domain if isinstance(b, Edges) for end in (b.index, *b.ends)}
+        self.value = table(IndexSet(term.domain, self.counted, self.valid))
 
     def table(self, env: Environment) -> Tensor:
         """TABLE: [B or 1, *domain (size 1 where shared), *labels of the scope in order].
@@ -62,10 +62,13 @@ class TableTerm(BoundTerm):
             for b in self.term.domain
         )
 
-    # ---------------------------------------------------------------------------------------------------------- validity
+    # ------------------------------------------------------------------------------------------------------- validity
 
     def valid(self, batch: Batch) -> Tensor | None:
-        """[B or 1, *domain (size 1 where it does not matter)]: which elements of the index set exist; `None` when all do."""
+        """[B or 1, *domain]: which elements of the index set exist; `None` when all do.
+
+        An axis of the domain that does not matter has size 1.
+        """
         frame = self.frame(batch)
         masks: list[Tensor] = []
         for number, binding in enumerate(self.term.domain):
@@ -125,7 +128,7 @@ class TableTerm(BoundTerm):
             return None
         return batch.cells(ref.variable, dims)
 
-    # ------------------------------------------------------------------------------------------------------------- score
+    # ---------------------------------------------------------------------------------------------------------- score
 
     def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE by looking the labels up in the table: one gather."""
@@ -167,9 +170,9 @@ def _over(mask: Tensor, number: int, rank: int) -> Tensor:
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
-def factor_table(term: Term, body: Table, graph: Graph, compiler: Compiler) -> Evaluator:
+def factor_table(term: Term, body: Table, graph: Graph, compiler: Compiler, over: IndexSet) -> Evaluator:
     """The table of a factor, its label axes in the order of the scope."""
-    value = compiler.lifted(body.value, term.domain, counted_dims(term, graph))
+    value = compiler.lifted(body.value, over)
     if isinstance(body.value, Potential):
         count = len(graph.label_sets[graph.variables[term.scope[0].variable].type.element].labels or ())
         return lambda env: _potts(value(env), count)

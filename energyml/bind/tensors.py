@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from energyml import errors
 from energyml.bind.batch import Batch, Counted
 from energyml.bind.places import constant_exists, owner_of, positions, roomy, value_constants
 from energyml.diagnostics import Source, SpecError
-from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
+from energyml.ir.graph import Affine, Binding, Graph, Range
 from energyml.model.expression import (
     Apply,
     At,
@@ -23,6 +23,7 @@ from energyml.model.expression import (
     Reference,
     Relaxed,
 )
+from energyml.model.types import Extent
 
 
 class Environment:
@@ -65,6 +66,20 @@ class Environment:
 
 
 Evaluator: TypeAlias = Callable[[Environment], Tensor]
+
+
+class IndexSet(NamedTuple):
+    """The index set of a term.
+
+    Attributes:
+        domain: its bindings.
+        counted: along which dims indices count cells.
+        valid: [B or 1, *domain] which elements exist in a batch; `None` when all do.
+    """
+
+    domain: tuple[Binding, ...]
+    counted: Counted
+    valid: Callable[[Batch], Tensor | None]
 
 
 def _contains(value: Expression, kind: type[Expression]) -> bool:
@@ -161,54 +176,56 @@ class Compiler:
 
     # ----------------------------------------------------------------------------------------------------------- lifted
 
-    def lifted(self, value: Expression, domain: tuple[Binding, ...], counted: Counted) -> Evaluator:
+    def lifted(self, value: Expression, over: IndexSet) -> Evaluator:
         """A function to a tensor [B or 1, *domain, *axes]: the expression at every element of an index set.
 
-        Domain axes that the expression does not depend on have size 1.  `counted` says along which dims indices count cells.
+        Domain axes that the expression does not depend on have size 1.
         """
         if not _contains(value, At) and not isinstance(value, Potential):
-            plain, rank = self.plain(value), len(domain)
+            plain, rank = self.plain(value), len(over.domain)
             return lambda env: _insert(plain(env), rank)
         match value:
             case At(base=base):
-                return self._at(self.plain(base), value, domain, counted)
+                return self._at(self.plain(base), value, over.domain, over.counted)
             case Potential(arguments=arguments):
-                return self.lifted(arguments[0], domain, counted)
+                return self.lifted(arguments[0], over)
             case Combine(operands=operands):
-                return _combined(value, [self.lifted(operand, domain, counted) for operand in operands])
+                return _combined(value, [self.lifted(operand, over) for operand in operands])
             case Apply():
-                return self._pointwise(value, domain, counted)
+                return self._pointwise(value, over)
         raise AssertionError(f"no lifted value for {type(value).__name__}")
 
-    def _pointwise(self, value: Apply, domain: tuple[Binding, ...], counted: Counted) -> Evaluator:
-        """A network at every element of the index set: the elements become part of the batch."""
-        arguments = [self.lifted(argument, domain, counted) for argument in value.arguments]
-        masked = self._masks_beside(value, domain, counted) if self.takes_masks[value.net] else None
-        rank = len(domain)
+    def _pointwise(self, value: Apply, over: IndexSet) -> Evaluator:
+        """A network at every element of the index set: the elements become part of the batch, zeros where none is."""
+        arguments = [self.lifted(argument, over) for argument in value.arguments]
+        masked = self._masks_beside(value, over) if self.takes_masks[value.net] else None
+        rank = len(over.domain)
 
         def call(env: Environment) -> Tensor:
             values = [argument(env) for argument in arguments]
+            exists = over.valid(env.batch)
+            if exists is not None:
+                values = [torch.where(_append(exists, v.dim() - 1 - rank), v, 0) for v in values]
             lead = torch.broadcast_shapes(*(v.shape[: 1 + rank] for v in values), (env.batch.size, *([1] * rank)))
             flat = [v.expand(*lead, *v.shape[1 + rank :]).flatten(0, rank) for v in values]
             masks = None if masked is None else masked(env.batch, lead)
-            return self.run(value.net, env.module, flat, masks).unflatten(0, lead)
+            result: Tensor = self.run(value.net, env.module, flat, masks).unflatten(0, lead)
+            return result
 
         return call
 
-    def _masks_beside(
-        self, value: Apply, domain: tuple[Binding, ...], counted: Counted
-    ) -> Callable[[Batch, torch.Size], dict[str, Tensor]]:
+    def _masks_beside(self, value: Apply, over: IndexSet) -> Callable[[Batch, torch.Size], dict[str, Tensor]]:
         """The masks of the dims that are left in the arguments, for every element of an index set."""
         dims = {axis.extent.name for argument in value.arguments for axis in argument.type.index_axes}
         outer = {dim: _outer_index(value, self.graph.dims[dim].within) for dim in dims}
-        rank = len(domain)
+        rank = len(over.domain)
 
         def masks(batch: Batch, lead: torch.Size) -> dict[str, Tensor]:
             found: dict[str, Tensor] = {}
             for dim in dims & batch.exists.keys():
                 mask, index = batch.exists[dim], outer[dim]
                 if index is not None:
-                    place = positions(batch, batch.frame(counted), *index, domain)
+                    place = positions(batch, batch.frame(over.counted), *index, over.domain)
                     mask = roomy(mask, 1)[(_examples(batch, rank), place)]
                 else:
                     mask = mask.reshape(mask.shape[0], *([1] * rank), *mask.shape[1:])
@@ -226,6 +243,8 @@ class Compiler:
         ranges = [binding for o in owners if o is not None and isinstance(binding := domain[o], Range)]
         rank = len(domain)
 
+        in_place = index_axes == owners == list(range(rank))  # the domain's axes come first, in order
+
         def sliced(env: Environment) -> Tensor:
             batch, tensor = env.batch, base(env)
             frame = batch.frame(counted)
@@ -233,8 +252,9 @@ class Compiler:
                 if extent.name in frame:
                     tensor = frame[extent.name].compact(tensor, 1 + axis)
                 length = max(0, batch.size_of(extent.name) - binding.shrink)
-                tensor = tensor.narrow(1 + axis, affine.offset if length else 0, length)
-            return _to_domain(tensor, index_axes, owners, rank)
+                if length != tensor.shape[1 + axis]:
+                    tensor = tensor.narrow(1 + axis, affine.offset if length else 0, length)
+            return tensor if in_place else _to_domain(tensor, index_axes, owners, rank)
 
         def picked(env: Environment) -> Tensor:
             batch, tensor = env.batch, full(base(env), env.batch.size)
@@ -267,6 +287,10 @@ def _outer_index(value: Expression, within: str | None) -> tuple[Affine, Extent]
 def full(tensor: Tensor, batch: int) -> Tensor:
     """A tensor that is shared by all examples, for each of them."""
     return tensor.expand(batch, *tensor.shape[1:]) if tensor.shape[0] != batch else tensor
+
+
+def _append(tensor: Tensor, rank: int) -> Tensor:
+    return tensor.reshape(*tensor.shape, *([1] * rank))
 
 
 def _insert(tensor: Tensor, rank: int) -> Tensor:

@@ -31,15 +31,15 @@ def bind_term(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
 
 
 def _table(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
-    return TableTerm(term, graph, factor_table(term, cast("Table", term.body), graph, compiler))
+    return TableTerm(term, graph, lambda over: factor_table(term, cast("Table", term.body), graph, compiler, over))
 
 
 def _forbid(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
-    return TableTerm(term, graph, forbidden_table(term, cast("Forbidden", term.body), graph))
+    return TableTerm(term, graph, lambda _: forbidden_table(term, cast("Forbidden", term.body), graph))
 
 
 def _scheme(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
-    return TableTerm(term, graph, scheme_table(term, cast("SchemeRule", term.body), graph))
+    return TableTerm(term, graph, lambda _: scheme_table(term, cast("SchemeRule", term.body), graph))
 
 
 def _stepwise(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:

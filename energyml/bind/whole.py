@@ -121,7 +121,7 @@ class BlackBoxTerm(BoundTerm):
         )
 
     def _seen(self, batch: Batch, copies: int) -> Batch:
-        """The batch of all copies, without inputs (they are read from the plain batch), its masks those of the cells."""
+        """The batch of all copies, its masks those of the cells; inputs are read from the plain batch."""
         seen = dict(batch.seen)
         for dim, variables in counted_dims(self.term, self.graph):
             several = [one for name in variables if (one := batch.cells(name, (dim,))) is not None]
@@ -149,7 +149,8 @@ class QuadraticTerm(BoundTerm):
     def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE needs the couplings as operators, which the Gaussian backend holds."""
         raise EnergyError(
-            f"the score of the field term `{self.term.name}` needs the Gaussian backend, which this version does not have"
+            f"the score of the field term `{self.term.name}` needs the Gaussian backend, "
+            "which this version does not have"
         )
 
 

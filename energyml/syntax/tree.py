@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from energyml.diagnostics import Span
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """Base of all nodes."""
 
@@ -21,21 +21,21 @@ class Node:
 # -------------------------------------------------------------------------------------------------------------- values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ident(Node):
     """A plain word."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Name(Node):
     """A word, or words joined by dots: `W`, `y.unary`."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Number(Node):
     """A number as written; `value` is an int when it is written without point and exponent."""
 
@@ -43,14 +43,14 @@ class Number(Node):
     value: int | float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class String(Node):
     """A quoted text; `value` is without its quotes."""
 
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Option(Node):
     """`key: value`."""
 
@@ -58,7 +58,7 @@ class Option(Node):
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call(Node):
     """`function(argument, ..., key: value, ...)`."""
 
@@ -76,7 +76,7 @@ class Call(Node):
         return tuple(a for a in self.arguments if isinstance(a, Option))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Index(Node):
     """An index: a bound name plus a constant (`t+1`), or a constant position (`0`, `-1`; then `name` is None)."""
 
@@ -84,7 +84,7 @@ class Index(Node):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Subscript(Node):
     """`base[index, ...]`."""
 
@@ -92,7 +92,7 @@ class Subscript(Node):
     indices: tuple[Index, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chained(Node):
     """Operands joined by operators of one precedence: `a + b - c` or `a * b / c`."""
 
@@ -100,7 +100,7 @@ class Chained(Node):
     operators: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Signed(Node):
     """`-operand` or `+operand`."""
 
@@ -108,7 +108,7 @@ class Signed(Node):
     operand: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Power(Node):
     """`base ^ exponent`, the exponent a number."""
 
@@ -116,14 +116,14 @@ class Power(Node):
     exponent: int | float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Group(Node):
     """`(inner)`."""
 
     inner: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Range(Node):
     """`low..high`."""
 
@@ -131,7 +131,7 @@ class Range(Node):
     high: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Schedule(Node):
     """`first -> last`."""
 
@@ -139,14 +139,14 @@ class Schedule(Node):
     last: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Block(Node):
     """`{ key: value, ... }`."""
 
     options: tuple[Option, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Extent(Node):
     """The size of an axis: a number, or a name (label set or dim) plus a constant."""
 
@@ -154,7 +154,7 @@ class Extent(Node):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Axis(Node):
     """`role: extent`."""
 
@@ -162,7 +162,7 @@ class Axis(Node):
     extent: Extent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Axes(Node):
     """`[axis, ...]` as a value."""
 
@@ -177,7 +177,7 @@ Value: TypeAlias = (
 # --------------------------------------------------------------------------------------------------------------- types
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Type(Node):
     """`element(parameter, ...)[axis, ...]`."""
 
@@ -186,7 +186,7 @@ class Type(Node):
     axes: tuple[Axis, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Signature(Node):
     """`(type, ...) -> type`."""
 
@@ -197,14 +197,14 @@ class Signature(Node):
 # ---------------------------------------------------------------------------------------------------------- statements
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LabelList(Node):
     """`{a, b, 'c'}`."""
 
     labels: tuple[Ident | String, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LabelRange(Node):
     """`'a'..'z'`."""
 
@@ -212,7 +212,7 @@ class LabelRange(Node):
     last: String
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LabelSource(Node):
     """`data(min: 2)` or the name of a network."""
 
@@ -220,7 +220,7 @@ class LabelSource(Node):
     arguments: tuple[Value | Option, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LabelsDecl(Node):
     """`labels NAME = ...` or `labels NAME from ...`."""
 
@@ -231,7 +231,7 @@ class LabelsDecl(Node):
 DimKind = Literal["observed", "fixed", "free", "nested"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DimItem(Node):
     """One declared dim; `size` is its value (fixed) or bound (free), `within` the dim it is nested in."""
 
@@ -241,14 +241,14 @@ class DimItem(Node):
     within: Ident | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DimDecl(Node):
     """`dim item, ...`."""
 
     items: tuple[DimItem, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class InputDecl(Node):
     """`input NAME : type`."""
 
@@ -256,7 +256,7 @@ class InputDecl(Node):
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Readout(Node):
     """`argmax FIELD over LABELS`."""
 
@@ -267,7 +267,7 @@ class Readout(Node):
 VariableKind = Literal["output", "latent", "field"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class VariableDecl(Node):
     """`output|latent|field NAME : type [= readout]`."""
 
@@ -277,7 +277,7 @@ class VariableDecl(Node):
     readout: Readout | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NetDecl(Node):
     """`net NAME [: type] = call`."""
 
@@ -286,7 +286,7 @@ class NetDecl(Node):
     call: Call
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ParamDecl(Node):
     """`param NAME : type [= initial]`."""
 
@@ -295,7 +295,7 @@ class ParamDecl(Node):
     initial: Value | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LetDecl(Node):
     """`let NAME = value`."""
 
@@ -303,7 +303,7 @@ class LetDecl(Node):
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RangeBinder(Node):
     """`t in T-1`."""
 
@@ -312,7 +312,7 @@ class RangeBinder(Node):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EdgeBinder(Node):
     """`e = (i, j) in link`."""
 
@@ -324,7 +324,7 @@ class EdgeBinder(Node):
 Binder: TypeAlias = RangeBinder | EdgeBinder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cell(Node):
     """`y[t+1]`, or a variable without axes."""
 
@@ -332,7 +332,7 @@ class Cell(Node):
     indices: tuple[Index, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ScopeItem(Node):
     """`role: cell`."""
 
@@ -340,7 +340,7 @@ class ScopeItem(Node):
     cell: Cell
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FactorStmt(Node):
     """`factor NAME [binders] (scope) = value`."""
 
@@ -353,7 +353,7 @@ class FactorStmt(Node):
 FamilyKind = Literal["chain", "gaussian", "sequence", "masked"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FamilyStmt(Node):
     """`chain|gaussian|sequence|masked VARIABLE { options }`."""
 
@@ -362,7 +362,7 @@ class FamilyStmt(Node):
     block: Block
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ScoreStmt(Node):
     """`score NAME (variables) = value`."""
 
@@ -371,7 +371,7 @@ class ScoreStmt(Node):
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Condition(Node):
     """`cell = label`, `cell ~ 'pattern'`, `cell != other_cell`, ..."""
 
@@ -380,7 +380,7 @@ class Condition(Node):
     operand: Cell | String
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ForbidStmt(Node):
     """`forbid [binders] condition and ...`."""
 
@@ -388,7 +388,7 @@ class ForbidStmt(Node):
     conditions: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SchemeStmt(Node):
     """`scheme VARIABLE NAME`."""
 
@@ -396,7 +396,7 @@ class SchemeStmt(Node):
     scheme: Ident
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Choice(Node):
     """`name(arguments) { options }`."""
 
@@ -408,7 +408,7 @@ class Choice(Node):
 ChoiceKind = Literal["infer", "decode", "train", "data"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ChoiceStmt(Node):
     """`infer|decode|train|data choice [then choice ...]`."""
 
@@ -416,7 +416,7 @@ class ChoiceStmt(Node):
     choices: tuple[Choice, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class IncludeStmt(Node):
     """`include 'file'`: reserved."""
 
@@ -441,7 +441,7 @@ Statement: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Comment(Node):
     """A comment with its `#`, and whether it stands alone on its line."""
 
@@ -449,7 +449,7 @@ class Comment(Node):
     own_line: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Spec(Node):
     """A whole file: its statements, its comments in order, and names that damaged statements would have declared."""
 

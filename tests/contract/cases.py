@@ -73,7 +73,7 @@ class Case:
         return _replaced(self, inputs=inputs)
 
     def example(self, b: int) -> Case:
-        """The case of one example, with the same padding."""
+        """The case of one example, with the same padding where an input, a mask or evidence tells it."""
         here = slice(b, b + 1)
         parts = {
             name: {key: one[here] for key, one in getattr(self, name).items()}

@@ -40,6 +40,11 @@ class Question:
         self.qualities[kind] = result.quality
         return result.value
 
+    def exactly(self, *kinds: str) -> bool:
+        """Whether the backend answers these queries, and exactly."""
+        answers = self.case.model.plan(self.posterior.backend).verdict.answers
+        return all(answers.get(kind) is Quality.EXACT for kind in kinds)
+
     def scores(self, found: Tensor, wanted: Any) -> None:
         """Compare scores; -inf must stand exactly where it should."""
         have, want = values(found), np.asarray(wanted, dtype=np.float64)
@@ -132,8 +137,9 @@ def best(q: Question) -> None:
     _holds_what_it_says(
         q, {name: labels.unsqueeze(1) for name, labels in found.labels.items()}, found.score.unsqueeze(1)
     )
-    log_z, kinds = q.ask("log_partition"), {v.kind for v in q.case.model.graph.discrete}
-    if q.quality is Quality.EXACT and "latent" not in kinds:
+    kinds = {v.kind for v in q.case.model.graph.discrete}
+    if q.exactly("map", "log_partition", "log_prob") and "latent" not in kinds:
+        log_z = q.ask("log_partition")
         possible = ~found.score.isneginf()
         stated = torch.where(possible, found.score - log_z.masked_fill(~possible, 0), NINF)
         q.scores(q.posterior.log_prob(**found.labels), values(stated))
@@ -150,11 +156,12 @@ def n_best(q: Question) -> None:
         rows = [tuple(tuple(one[b, k].flatten().tolist()) for one in found.labels.values())
                 for k in range(COUNT) if scores[b, k] != NINF]  # fmt: skip
         assert len(set(rows)) == len(rows), "the same answer twice"
-    q.scores(q.ask("map").score, scores[:, 0])
+    if q.exactly("map"):
+        q.scores(q.ask("map").score, scores[:, 0])
 
 
 def _holds_what_it_says(q: Question, labels: Any, score: Tensor) -> None:
-    """Labels [B, k, *dims] have the scores [B, k] that they come with, and -1 exactly where there is no cell or answer."""
+    """Labels [B, k, *dims] have the scores [B, k] that they come with, and -1 only where there is no cell or answer."""
     assert set(labels) == set(q.outputs)
     stated = values(score)
     for b, example in enumerate(q.examples):

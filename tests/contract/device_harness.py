@@ -1,7 +1,7 @@
 """A harness that holds code to accelerators without having one.
 
-Inputs live on the `meta` device, where tensors have shapes but no values, and a dispatch mode watches every operation: none may
-create a tensor elsewhere, copy one to the host, ask for a value, or write into an input.
+Inputs live on the `meta` device, where tensors have shapes but no values, and a dispatch mode watches every operation:
+none may create a tensor elsewhere, copy one to the host, ask for a value, or write into an input.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class DeviceHarness(TorchDispatchMode):
             if any(one.device == ELSEWHERE for one in given):
                 raise Violation(f"`{name}` copies a tensor to the host")
             if not on_host or name == "aten::lift_fresh":
-                raise Violation(f"`{name}` creates a tensor of shape {list(tensor.shape)} on the host, without a device")
+                raise Violation(
+                    f"`{name}` creates a tensor of shape {list(tensor.shape)} on the host, without a device"
+                )
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

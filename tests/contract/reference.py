@@ -1,7 +1,8 @@
 """A slow, independent reference in float64.
 
-It grounds a model, fills the table of every ground factor entry by entry from the term's expression, enumerates all assignments
-and adds up.  Networks run on one example at a time, on tensors cut down to what exists, so that they meet no padding.
+It grounds a model, fills the table of every ground factor entry by entry from the term's expression, enumerates all
+assignments and adds up.  Networks run on one example at a time, on tensors cut down to what exists, so that they meet
+no padding.
 """
 
 from __future__ import annotations
@@ -293,7 +294,7 @@ class Example:
     # ---------------------------------------------------------------------------------------------------------- answers
 
     def outputs(self) -> tuple[list[int], Array]:
-        """For each output part the first answer that has it, and the log of its summed exp(score): latents are summed out."""
+        """For each output part the first answer that has it, and the log of its summed exp(score)."""
         outs = [v.name for v in self.variables if v.kind != "latent"]
         groups: dict[tuple[bytes, ...], list[int]] = {}
         for n in range(len(self.score)):
@@ -451,6 +452,8 @@ class Whole:
                 dims = self.graph.variables[variable].dims
                 if len(dims) == 1:
                     own = own[:, self._shared(dims[0], variables)]
+                else:
+                    own = own[(slice(None), *(slice(self.case.size(dim, self.b)) for dim in dims))]
                 if not soft:
                     return own
                 hot = torch.nn.functional.one_hot(own.clamp(min=0), self.example.counts[variable]).double()

@@ -9,15 +9,17 @@ from typing import cast
 from hypothesis import settings
 
 from energyml import cards
+from energyml.objectives.cards import ObjectiveCard
 from energyml.plan.backend_card import BackendCard
-from tests.contract import models, wholes
+from energyml.queries import Quality
+from tests.contract import chains, graphs, wholes
 
 FAMILIES = {
-    "chains": models.chains(),
-    "sugar": models.sugar(),
-    "graphs": models.graphs(),
-    "grids": models.grids(),
-    "nested": models.nested(),
+    "chains": chains.chains(),
+    "sugar": chains.sugar(),
+    "graphs": graphs.graphs(),
+    "grids": graphs.grids(),
+    "nested": graphs.nested(),
     "wholes": wholes.wholes(),
     "free_lengths": wholes.free_lengths(),
 }
@@ -31,6 +33,21 @@ FUZZ = int(os.environ.get("ENERGYML_FUZZ") or 300)
 def some(count: int) -> settings:
     """A number of cases that grows with ENERGYML_FUZZ, 300 being its default."""
     return settings(max_examples=max(1, math.ceil(count * FUZZ / 300)))
+
+
+def exact_queries(using: str) -> set[str]:
+    """The queries that a backend promises to answer exactly."""
+    return {kind for kind, quality in card_of(using).answers.items() if quality is Quality.EXACT}
+
+
+def exact_objectives(using: str) -> list[str]:
+    """The implemented objectives all of whose queries a backend answers exactly; `log_prob` serves the likelihood."""
+    found = []
+    for card in cards.every("objective"):
+        asks = {*cast("ObjectiveCard", card).asks, *(["log_prob"] if card.name == "nll" else [])}
+        if card.implementation is not None and asks <= exact_queries(using):
+            found.append(card.name)
+    return found
 
 
 def card_of(using: str) -> BackendCard:

@@ -1,4 +1,4 @@
-"""Every backend, every query that its card claims, on every family of models that it serves, against enumeration by hand."""
+"""Every backend, every query that its card claims, on every family of models that it serves, against the reference."""
 
 from __future__ import annotations
 

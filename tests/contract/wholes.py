@@ -6,15 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from tests.contract.cases import Case
-from tests.contract.models import (
-    END_TAGS,
-    TAGS,
-    Draft,
-    Draw,
-    Numbers,
-    _finish,
-    _ragged,
-)
+from tests.contract.draft import END_TAGS, TAGS, Draft, Numbers, finish, ragged
 
 DECODERS = (
     "lstm_decoder(hidden: 3, embed: 2)",
@@ -27,9 +19,8 @@ DECODERS = (
 MASKED = ("masked_blstm(hidden: 3, embed: 2)", "masked_transformer(hidden: 4, heads: 2, layers: 1)")
 
 
-def _sequence(draw: Draw, draft: Draft, size: int, end: bool) -> None:
+def _sequence(draw: st.DrawFn, draft: Draft, size: int, end: bool) -> None:
     decoder = draw(st.sampled_from(DECODERS))
-    assert isinstance(decoder, str)
     options = [f"step: {draft.net(decoder)}", f"normalize: {draw(st.sampled_from(['local', 'global']))}"]
     if "attention" in decoder or draw(st.booleans()):
         x = draft.feature("T, 2", size, 2)
@@ -39,7 +30,7 @@ def _sequence(draw: Draw, draft: Draft, size: int, end: bool) -> None:
     draft.terms.append(f"sequence y {{ {', '.join(options)} }}")
 
 
-def _masked(draw: Draw, draft: Draft, size: int) -> None:
+def _masked(draw: st.DrawFn, draft: Draft, size: int) -> None:
     net = draft.net(str(draw(st.sampled_from(MASKED))))
     options = [f"conditionals: {net}", f"energy: {draw(st.sampled_from(['raw', 'local']))}"]
     if draw(st.booleans()):
@@ -47,7 +38,7 @@ def _masked(draw: Draw, draft: Draft, size: int) -> None:
     draft.terms.append(f"masked y {{ {', '.join(options)} }}")
 
 
-def _score(draw: Draw, draft: Draft, size: int) -> None:
+def _score(draw: st.DrawFn, draft: Draft, size: int) -> None:
     net, name = draft.net("pooled(hidden: 3, embed: 2, activation: tanh)"), draft.name("tail")
     word = draw(st.sampled_from(["soft", "hard"]))
     kind = draw(st.sampled_from(["alone", "scaled", "beside", "encoded", "both"]))
@@ -68,7 +59,7 @@ def _score(draw: Draw, draft: Draft, size: int) -> None:
         draft.terms.append(f"score {name} (y, z) = {net}({word}(y), soft(z))")
 
 
-def _tables(draw: Draw, draft: Draft, size: int, count: int) -> None:
+def _tables(draw: st.DrawFn, draft: Draft, size: int, count: int) -> None:
     if draw(st.booleans()):
         draft.factor("t in T", "y[t]", f"{draft.real('T, Tag', size, count)}[t]")
     if draw(st.booleans()):
@@ -78,12 +69,11 @@ def _tables(draw: Draw, draft: Draft, size: int, count: int) -> None:
 
 
 @st.composite
-def wholes(draw: Draw) -> Case:
+def wholes(draw: st.DrawFn) -> Case:
     """Whole-variable terms over an observed dim, mixed with tables."""
     dtype = draw(st.sampled_from([torch.float64, torch.float64, torch.float32]))
     seed, batch, size = draw(st.integers(0, 2**16)), draw(st.sampled_from([1, 2])), draw(st.integers(0, 3))
-    draft = Draft(Numbers(dtype, 1.0, draw(st.booleans()), draw(st.booleans())), seed, batch)  # type: ignore[arg-type]
-    assert isinstance(size, int)
+    draft = Draft(Numbers(dtype, 1.0, draw(st.booleans()), draw(st.booleans())), seed, batch)
     end = draw(st.booleans()) and size < 3
     count = 3 if end else 2
     draft.sizes["T"] = size
@@ -92,25 +82,24 @@ def wholes(draw: Draw) -> Case:
     draft.declare("output y : Tag[T]")
     draft.variables["y"] = (("T",), count)
     kinds = draw(st.sets(st.sampled_from(["sequence", "masked", "score"]), min_size=1))
-    if "sequence" in kinds:  # type: ignore[operator]
+    if "sequence" in kinds:
         _sequence(draw, draft, size, bool(end))
-    if "masked" in kinds:  # type: ignore[operator]
+    if "masked" in kinds:
         _masked(draw, draft, size)
-    if "score" in kinds:  # type: ignore[operator]
+    if "score" in kinds:
         _score(draw, draft, size)
     _tables(draw, draft, size, count)
-    _ragged(draw, draft, "T", size)
-    return _finish(draw, draft)
+    ragged(draw, draft, "T", size)
+    return finish(draw, draft)
 
 
 @st.composite
-def free_lengths(draw: Draw) -> Case:
+def free_lengths(draw: st.DrawFn) -> Case:
     """The length is part of the answer; what is given has a length of its own."""
     dtype = draw(st.sampled_from([torch.float64, torch.float64, torch.float32]))
     seed, batch = draw(st.integers(0, 2**16)), draw(st.sampled_from([1, 2]))
-    draft = Draft(Numbers(dtype, 1.0, False, draw(st.booleans())), seed, batch)  # type: ignore[arg-type]
+    draft = Draft(Numbers(dtype, 1.0, False, draw(st.booleans())), seed, batch)
     bound, source = draw(st.integers(2, 3)), draw(st.integers(0, 2))
-    assert isinstance(bound, int) and isinstance(source, int)
     draft.declare("dim S")
     draft.declare(f"dim T free <= {bound}")
     draft.sizes.update({"T": bound, "S": source})
@@ -134,7 +123,7 @@ def free_lengths(draw: Draw) -> Case:
         lambda: draft.terms.append("forbid [t in T-1] y[t] = y[t+1]"),
         lambda: draft.terms.append(f"score whole (y) = {draft.net('pooled(hidden: 3, activation: tanh)')}(soft(y))"),
     ]
-    for number in draw(st.lists(st.integers(0, len(extra) - 1), max_size=3, unique=True)):  # type: ignore[attr-defined]
+    for number in draw(st.lists(st.integers(0, len(extra) - 1), max_size=3, unique=True)):
         extra[number]()
-    _ragged(draw, draft, "S", source)
-    return _finish(draw, draft, masks=False)
+    ragged(draw, draft, "S", source)
+    return finish(draw, draft, masks=False)
