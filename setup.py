@@ -6,6 +6,7 @@ followed here: each package is listed once, from its real folder.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -15,8 +16,23 @@ ROOT = Path(__file__).resolve().parent
 # package -> folder, the same mapping as `package-dir` in pyproject.toml
 FOLDERS = {"energyml": "energyml", "energyml.grammar": "grammar", "energyml.backends": "backends"}
 
-# Native code goes here, sources relative to this file, `optional=True`: every kernel has a torch twin.
-EXTENSIONS: list[Extension] = []
+# Native code.  `optional`: without a compiler the package installs all the same, as every kernel has a torch twin.
+# The instruction set is chosen at run time (backends/native/simd.h), so a wheel runs on any machine of its kind.
+UNIX = os.name == "posix"
+OPENMP = ["-fopenmp"] if sys.platform.startswith("linux") else []
+EXTENSIONS = [
+    Extension(
+        "energyml.backends.native._kernels",
+        ["backends/native/kernels.cpp"],
+        depends=["backends/native/simd.h", "backends/native/chain.h", "backends/native/viterbi.h"],
+        language="c++",
+        extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-Wno-psabi", *OPENMP]
+        if UNIX
+        else ["/O2", "/std:c++17"],
+        extra_link_args=OPENMP,
+        optional=True,
+    )
+]
 
 
 def packages() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -25,6 +26,7 @@ def examine() -> tuple[str, bool]:
     lines += [f"  {name:<14}{_version(name) or 'not installed'}  ({what})" for name, what in OPTIONAL.items()]
     lines += ["", "devices", *(f"  {line}" for line in _devices(missing))]
     lines += ["", "grammar", f"  {_tables()}"]
+    lines += ["", "native kernels", f"  {_native(missing)}"]
     lines += ["", "backends", *_backends()]
     lines += ["", "all is well" if not missing else f"missing: {', '.join(missing)}"]
     return "\n".join(lines), not missing
@@ -47,6 +49,15 @@ def _devices(missing: list[str]) -> list[str]:
     if torch.backends.mps.is_available():
         found.append("mps")
     return found
+
+
+def _native(missing: list[str]) -> str:
+    if "torch" in missing:
+        return "unknown: torch is missing"
+    kernels = import_module("energyml.backends.native").kernels
+    if kernels is None:
+        return "not built: the torch recursions serve instead (a C++ compiler at install builds them)"
+    return f"built, {'with' if kernels.has_openmp() else 'without'} OpenMP"
 
 
 def _tables() -> str:

@@ -36,7 +36,7 @@ CARDS = (
         "backend",
         "exact",
         "exact answers wherever the structure allows them",
-        (Option("engine", Word(("auto", "torch_struct")), "auto", "the chain engine"),),
+        (Option("engine", Word(("auto", "native", "torch", "torch_struct")), "auto", "the chain engine"),),
         0,
         "energyml.backends.exact.chain:ExactChain",
         "Lafferty et al. 2001; Rush 2020 (torch-struct)",

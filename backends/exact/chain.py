@@ -8,16 +8,15 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backends.exact.engines import ENGINES, Engine
 from energyml.backends.exact.potentials import Layout, Placed, Potentials, assemble
 from energyml.backends.exact.recursion import (
     chain_best,
     chain_draws,
     chain_entropy,
-    chain_log_partition,
     chain_max_marginals,
     chain_score,
 )
-from energyml.backends.exact.struct_engine import struct_log_partition
 from energyml.backends.logspace import difference
 from energyml.bind.batch import Along
 from energyml.bind.terms import BoundTerm
@@ -26,11 +25,6 @@ from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
 
-_ENGINES: dict[str, Callable[[Potentials], Tensor]] = {
-    "auto": chain_log_partition,
-    "torch_struct": struct_log_partition,
-}
-
 
 class ExactChain(Backend):
     """Exact answers for one sequence variable under first-order tables.  Cost: O(B T C²)."""
@@ -38,7 +32,7 @@ class ExactChain(Backend):
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the tables into unaries and pairs."""
         self.layout = Layout(graph, terms)
-        self.engine = _ENGINES[str(self.selection["engine"])]
+        self.engine = ENGINES[str(self.selection["engine"])]
 
     def open(self, problem: Problem) -> Session:
         """Nothing is computed before a query asks."""
@@ -48,7 +42,7 @@ class ExactChain(Backend):
 class ChainSession(Session):
     """One batch of chains."""
 
-    def __init__(self, problem: Problem, layout: Layout, engine: Callable[[Potentials], Tensor]) -> None:
+    def __init__(self, problem: Problem, layout: Layout, engine: Engine) -> None:
         self.problem, self.layout, self.engine = problem, layout, engine
         self.variable = layout.variable
         self._known: dict[tuple[str, bool], Tensor | Potentials] = {}
@@ -70,7 +64,7 @@ class ChainSession(Session):
     @property
     def log_z(self) -> Tensor:
         """[B]: the log-partition of each chain."""
-        found = self._remembered("log_z", lambda: self.engine(self.potentials))
+        found = self._remembered("log_z", lambda: self.engine.log_partition(self.potentials))
         assert isinstance(found, Tensor)
         return found
 
@@ -95,7 +89,7 @@ class ChainSession(Session):
         """The log-partition of the answers that agree with a full or partial one, less that of all."""
         known = self.problem.known(query.answer)
         clamped = assemble(self.problem, self.layout, known)
-        return difference(self.engine(clamped), self.log_z)
+        return difference(self.engine.log_partition(clamped), self.log_z)
 
     def _marginals(self, query: Query) -> dict[str, Tensor]:
         unary, _ = self._moments(pairs=False)
@@ -108,17 +102,18 @@ class ChainSession(Session):
             return potentials.unary, potentials.pair  # no cells: nothing to differentiate, and nothing in the answer
         tracked = torch.is_grad_enabled() and (potentials.unary.requires_grad or potentials.pair.requires_grad)
         with torch.inference_mode(False), torch.enable_grad():
-            unary, pair = _leaf(potentials.unary, tracked), potentials.pair
+            unary = _leaf(potentials.unary, tracked)
+            steps = potentials.pair if pairs else potentials.steps
             if pairs:
-                pair = _leaf(pair, tracked)
+                steps = _leaf(steps, tracked)
             elif not tracked:
-                pair = pair.clone() if pair.is_inference() else pair.detach()
+                steps = steps.clone() if steps.is_inference() else steps.detach()
             count = potentials.count
             if count is not None and count.is_inference():
                 count = count.clone()
-            log_z = self.engine(Potentials(unary, pair, count))
+            log_z = self.engine.log_partition(Potentials(unary, steps, count))
             total = log_z.masked_fill(log_z.isneginf(), 0).sum()
-            wanted = (unary, pair) if pairs else (unary,)
+            wanted = (unary, steps) if pairs else (unary,)
             found = torch.autograd.grad(total, wanted, create_graph=tracked, materialize_grads=True)
         return found[0], found[-1]
 
@@ -150,7 +145,7 @@ class ChainSession(Session):
     # ------------------------------------------------------------------------------------------------- best answers
 
     def _map(self, query: Query) -> Assignment:
-        return self._first(self._answers(*chain_best(self.potentials, 1)))
+        return self._first(self._answers(*self.engine.best(self.potentials)))
 
     def _n_best(self, query: Query) -> Assignment:
         return self._answers(*chain_best(self.potentials, query.count))
@@ -163,9 +158,9 @@ class ChainSession(Session):
             if name != self.variable:
                 raise QueryRefused(f"`{name}` has no labels that a cost could be about")
             here = along.compact(cost, 1)
-            exists = potentials.exists()
+            exists = potentials.exists
             unary = unary + (here if exists is None else torch.where(exists.unsqueeze(-1), here, 0))
-        return self._first(self._answers(*chain_best(Potentials(unary, potentials.pair, potentials.count), 1)))
+        return self._first(self._answers(*self.engine.best(Potentials(unary, potentials.steps, potentials.count))))
 
     def _max_marginals(self, query: Query) -> dict[str, Tensor]:
         return {self.variable: self._along().spread(chain_max_marginals(self.potentials), float("-inf"))}
@@ -195,6 +190,3 @@ class ChainSession(Session):
 def _leaf(scores: Tensor, tracked: bool) -> Tensor:
     """Scores to differentiate by: themselves where their own graph goes on, else a copy that starts one."""
     return scores if tracked and scores.requires_grad else scores.detach().clone().requires_grad_()
-
-
-__all__ = ["ChainSession", "ExactChain", "chain_log_partition"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,27 +15,38 @@ from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.ir.graph import Graph, Range, Term
 
 
-@dataclass
 class Potentials:
     """The scores of a batch of chains.
 
     Attributes:
-        unary: [B, T, C] scores of each cell's labels; -inf where forbidden, finite where there is no cell.
-        pair: [B, T-1, C, C] scores of neighbouring labels (earlier, later).
+        scores: [B, T, C] scores of each cell's labels, -inf where forbidden; anything where there is no cell.
+        steps: [B or 1, T-1 or 1, C, C] scores of neighbouring labels (earlier, later); size 1 where they are shared.
         count: [B] how many cells each chain has, or `None` when all have T.
-        mask: [B, T] which cells exist, where that is known already; it follows from `count`.
     """
 
-    unary: Tensor
-    pair: Tensor
-    count: Tensor | None
-    mask: Tensor | None = None
+    def __init__(self, scores: Tensor, steps: Tensor, count: Tensor | None) -> None:
+        self.scores, self.steps, self.count = scores, steps, count
 
+    @property
+    def shared(self) -> Tensor | None:
+        """[C, C]: the pair scores, when every step of every chain has the same."""
+        return self.steps.flatten(0, 2) if self.steps.shape[:2] == (1, 1) else None
+
+    @cached_property
     def exists(self) -> Tensor | None:
         """[B, T]: which cells exist; `None` when all do."""
-        if self.mask is None and self.count is not None:
-            self.mask = exist_below(self.count, self.unary.shape[1])
-        return self.mask
+        return None if self.count is None else exist_below(self.count, self.scores.shape[1])
+
+    @cached_property
+    def unary(self) -> Tensor:
+        """[B, T, C]: the scores, with 0 where there is no cell."""
+        return self.scores if self.exists is None else self.scores.masked_fill(~self.exists.unsqueeze(-1), 0)
+
+    @cached_property
+    def pair(self) -> Tensor:
+        """[B, T-1, C, C]: the pair scores of every step."""
+        batch, size, labels = self.scores.shape
+        return self.steps.expand(batch, max(0, size - 1), labels, labels)
 
 
 @dataclass(frozen=True)
@@ -112,12 +124,9 @@ def assemble(problem: Problem, layout: Layout, evidence: Evidence) -> Potentials
     allowed = evidence.allowed.get(layout.variable)
     if allowed is not None:
         unary = unary.masked_fill(~along.compact(allowed, 1), float("-inf"))
-    exists = along.valid(size, batch.device)
-    if exists is not None:
-        unary = unary.masked_fill(~exists.unsqueeze(-1), 0)
     if pair is None:
         pair = torch.zeros(1, 1, labels, labels, device=batch.device, dtype=batch.dtype)
-    return Potentials(unary, pair.expand(batch.size, max(0, size - 1), labels, labels), along.count, exists)
+    return Potentials(unary, pair, along.count)
 
 
 def _add(total: Tensor | None, table: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from energyml.result import ABSENT
 
 def chain_log_partition(potentials: Potentials) -> Tensor:
     """[B]: the log-partition of each chain; -inf where every answer is forbidden, 0 for a chain without cells."""
-    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
     if unary.shape[1] == 0:
         return unary.sum((1, 2))
     ahead = unary[:, 0]
@@ -37,7 +37,7 @@ def chain_entropy(unary: Tensor, pair: Tensor) -> Tensor:
 
 def chain_score(potentials: Potentials, labels: Tensor) -> Tensor:
     """[B, k]: the scores of answers [B, k, T]; labels where there is no cell do not matter."""
-    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
     here = labels.clamp(min=0)
     count = unary.shape[2]
     cells = unary.unsqueeze(1).expand(*here.shape, count).gather(-1, here.unsqueeze(-1)).squeeze(-1)
@@ -56,18 +56,23 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
     """
     with torch.no_grad():
         labels, scores = _decode(potentials, count)
+    return chain_answers(potentials, labels, scores)
+
+
+def chain_answers(potentials: Potentials, labels: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Decoded labels [B, k, T] and scores [B, k] as answers: -1 where there is no cell or no answer, with gradients."""
     found = ~scores.isneginf()
     if torch.is_grad_enabled() and (potentials.unary.requires_grad or potentials.pair.requires_grad):
         path = chain_score(potentials, labels).masked_fill(~found, 0)
         scores = scores + (path - path.detach())  # the values stay sorted, the gradients are those of the paths
-    exists = potentials.exists()
+    exists = potentials.exists
     missing = ~found.unsqueeze(-1) if exists is None else ~(found.unsqueeze(-1) & exists.unsqueeze(1))
     return labels.masked_fill(missing, ABSENT), scores
 
 
 def _decode(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
     """Labels [B, k, T] of the best answers and their scores [B, k]; -inf for what is no answer."""
-    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
     batch, size, labels = unary.shape
     idle = torch.where(torch.arange(labels, device=unary.device) == 0, 0.0, float("-inf")).to(unary.dtype)
     # [B, slots, C]: the scores of the best beginnings that end in each label.  A chain without cells has one answer.
@@ -108,7 +113,7 @@ def _carried(before: Tensor, values: Tensor, origin: Tensor, exists: Tensor | No
 
 def chain_max_marginals(potentials: Potentials) -> Tensor:
     """[B, T, C]: the best score with each cell fixed to each label: Viterbi from both sides."""
-    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
     size = unary.shape[1]
     if size == 0:
         return unary
@@ -127,7 +132,7 @@ def chain_draws(potentials: Potentials, count: int, generator: torch.Generator |
 
     Forward filtering, backward sampling: O(B T C²), and O(T C) more for each draw.
     """
-    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists()
+    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
     batch, size, labels = unary.shape
     drawn = torch.zeros(batch, count, size, dtype=torch.long, device=unary.device)
     possible = ~chain_log_partition(potentials).isneginf()

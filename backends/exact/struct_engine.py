@@ -48,7 +48,7 @@ def _edges(potentials: Potentials) -> Tensor:
         return waiting.expand(batch, 1, labels, labels)
     first = unary[:, :1].unsqueeze(3) + only_first
     edges = torch.cat([first, unary[:, 1:].unsqueeze(3) + pair.transpose(2, 3)], 1)
-    exists = potentials.exists()
+    exists = potentials.exists
     if exists is None:
         return edges
     same = torch.where(torch.eye(labels, dtype=torch.bool, device=unary.device), 0, none)

@@ -26,7 +26,7 @@ FAMILIES = {
 TABLES = ("chains", "sugar", "graphs", "grids", "nested")
 BACKENDS = [card.name for card in cards.every("backend") if card.implementation is not None]
 # Choices of one backend that must give the same answers.
-ENGINES = ["exact(engine: torch_struct)"]
+ENGINES = ["exact(engine: torch)", "exact(engine: torch_struct)"]
 FUZZ = int(os.environ.get("ENERGYML_FUZZ") or 300)
 
 
