@@ -29,7 +29,7 @@ chain y { unary: cnn(image), pair: W }
 
 infer exact
 decode map
-train nll { epochs: 4, optimizer: adam(lr: 3e-3) }
+train nll { epochs: 8, optimizer: adam(lr: 1e-2) }
 """
 
 WORDS = ("cat", "car", "arc", "art", "rat", "tar", "eat", "tea", "sea", "ace", "ear", "era", "ant", "tan", "can", "ran",
@@ -39,7 +39,7 @@ GLYPHS = {
     "a": "010101111101101", "c": "011100100100011", "e": "111100110100111", "n": "110101101101101",
     "o": "010101101101010", "r": "110101110101101", "s": "011100010001110", "t": "111010010010010",
 }  # fmt: skip
-NOISE = 1.4
+NOISE = 1.2
 TRAINING_WORDS, TEST_WORDS, BATCH = 1200, 300, 40
 
 
