@@ -37,12 +37,13 @@ class Potentials:
         """[B, T]: which cells exist; `None` when all do."""
         return None if self.count is None else exist_below(self.count, self.scores.shape[1])
 
-    @cached_property
+    # Not remembered: what is made without gradients must not serve where they are wanted.
+    @property
     def unary(self) -> Tensor:
         """[B, T, C]: the scores, with 0 where there is no cell."""
         return self.scores if self.exists is None else self.scores.masked_fill(~self.exists.unsqueeze(-1), 0)
 
-    @cached_property
+    @property
     def pair(self) -> Tensor:
         """[B, T-1, C, C]: the pair scores of every step."""
         batch, size, labels = self.scores.shape

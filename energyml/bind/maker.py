@@ -74,7 +74,9 @@ class BatchMaker:
         over = tuple(dict.fromkeys(dim for variable in graph.discrete for dim in variable.dims))
         self.sequence_dims = tuple(dim for dim in over if graph.dims[dim].kind == "observed")
         self.needed = tuple(dim for dim in over if graph.dims[dim].kind in ("observed", "nested"))
-        self.alone = {d: [v.name for v in graph.discrete if v.dims == (d,)] for d in self.sequence_dims}
+        # Dims whose variables all run along them alone: where all of these are masked, masks tell what is padding.
+        along = {dim: [v for v in graph.discrete if dim in v.dims] for dim in self.sequence_dims}
+        self.alone = {d: [v.name for v in ones] for d, ones in along.items() if all(v.dims == (d,) for v in ones)}
 
     def _wanted(self, declared: Input) -> _Wanted:
         if isinstance(declared.type, EdgeType):

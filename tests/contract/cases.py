@@ -95,9 +95,9 @@ class Case:
         """How many positions of a dim networks see: without lengths, those behind the last cell are padding."""
         graph = self.model.graph
         if dim not in self.lengths and graph.dims[dim].kind == "observed":
-            alone = [v.name for v in graph.discrete if v.dims == (dim,)]
-            if alone and all(name in self.masks for name in alone):
-                carried = torch.stack([self.masks[name][b] for name in alone]).any(0).nonzero()
+            over = [v for v in graph.discrete if dim in v.dims]
+            if over and all(v.dims == (dim,) and v.name in self.masks for v in over):
+                carried = torch.stack([self.masks[v.name][b] for v in over]).any(0).nonzero()
                 return int(carried.max()) + 1 if carried.numel() else 0
         return self.size(dim, b)
 

@@ -119,7 +119,8 @@ class Draft:
                    for one in self.declarations if one.startswith("input"))  # fmt: skip
         told = told or any(dim in self.variables[name][0] for name in self.masks)
         known = self.lengths.get(dim, torch.zeros(0))
-        full = known.numel() and int(known.max()) == self.sizes[dim] and "edge(" not in "".join(self.declarations)
+        tied = any("edge(" in one or (one.startswith("dim") and f"[{dim}]" in one) for one in self.declarations)
+        full = known.numel() and int(known.max()) == self.sizes[dim] and not tied
         if told or full:
             return
         within = line.partition("[")[2].rstrip("]")
