@@ -48,6 +48,12 @@ QUERIES: dict[str, str] = {
     "soft_decode": "relaxed labels that gradients flow through",
 }
 
+# What can be asked about a distribution over labels.
+LABEL_QUERIES = (
+    "log_partition", "marginals", "factor_marginals", "max_marginals", "map", "n_best", "sample", "entropy", "log_prob",
+    "max_with_cost",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Query:

@@ -7,7 +7,7 @@ from energyml.cards.options import Option, Whole
 from energyml.plan.backend_card import BackendCard, Refusal
 from energyml.plan.cost import Cost, Formula, Sizes
 from energyml.plan.structure import Structure
-from energyml.queries import Quality, View
+from energyml.queries import LABEL_QUERIES, Quality, View
 
 LIMIT = 1_000_000
 
@@ -56,19 +56,7 @@ CARDS = (
         0,
         "energyml.backends.enumerate.oracle:Oracle",
         view=View.SCORE,
-        answers={
-            "log_partition": Quality.EXACT,
-            "marginals": Quality.EXACT,
-            "factor_marginals": Quality.EXACT,
-            "max_marginals": Quality.EXACT,
-            "map": Quality.EXACT,
-            "n_best": Quality.EXACT,
-            "sample": Quality.EXACT,
-            "entropy": Quality.EXACT,
-            "log_prob": Quality.EXACT,
-            "max_with_cost": Quality.EXACT,
-            "conditionals": Quality.EXACT,
-        },
+        answers=dict.fromkeys((*LABEL_QUERIES, "conditionals"), Quality.EXACT),
         refuses=_refuses,
         cost=_cost,
         preference=50,

@@ -7,7 +7,7 @@ from energyml.cards.options import Option, Word
 from energyml.plan.backend_card import BackendCard, Refusal
 from energyml.plan.cost import Cost, product
 from energyml.plan.structure import Shape, Structure
-from energyml.queries import Quality, View
+from energyml.queries import LABEL_QUERIES, Quality, View
 
 
 def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
@@ -41,18 +41,7 @@ CARDS = (
         "energyml.backends.exact.chain:ExactChain",
         "Lafferty et al. 2001; Rush 2020 (torch-struct)",
         view=View.TABLE,
-        answers={
-            "log_partition": Quality.EXACT,
-            "marginals": Quality.EXACT,
-            "factor_marginals": Quality.EXACT,
-            "max_marginals": Quality.EXACT,
-            "map": Quality.EXACT,
-            "n_best": Quality.EXACT,
-            "sample": Quality.EXACT,
-            "entropy": Quality.EXACT,
-            "log_prob": Quality.EXACT,
-            "max_with_cost": Quality.EXACT,
-        },
+        answers=dict.fromkeys(LABEL_QUERIES, Quality.EXACT),
         refuses=_refuses,
         cost=_cost,
         preference=10,

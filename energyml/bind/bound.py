@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,7 +18,7 @@ Labels: TypeAlias = Mapping[str, Tensor]
 
 
 @dataclass
-class BoundTerm:
+class BoundTerm(ABC):
     """A term, and the score of full answers."""
 
     term: Term
@@ -33,6 +34,7 @@ class BoundTerm:
         """The variable whose length it decides and the label that ends it, for a sequence with an end label."""
         return None
 
+    @abstractmethod
     def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE: the term's score of full answers.
 
@@ -45,7 +47,6 @@ class BoundTerm:
         Returns:
             Scores [B * copies].
         """
-        raise NotImplementedError
 
     def scaled(self, env: Environment, value: Tensor) -> Tensor:
         """A value times the term's gain, where balance has set one; what is forbidden stays forbidden."""

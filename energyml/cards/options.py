@@ -7,6 +7,7 @@ expected.  What a name in a value refers to (a label set, a network, a term) is 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -38,16 +39,16 @@ class Surroundings(Protocol):
 
 
 @dataclass(frozen=True)
-class OptionType:
+class OptionType(ABC):
     """Base: a description for messages, and a reader."""
 
+    @abstractmethod
     def describe(self) -> str:
         """What the option takes, for people."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, value: t.Value, around: Surroundings) -> Any:
         """The plain value, or `BadOption`."""
-        raise NotImplementedError
 
 
 def constant(value: t.Value) -> int | float | None:
