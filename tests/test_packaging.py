@@ -125,3 +125,9 @@ def test_installed_version_is_the_declared_one(installed: Path) -> None:
 def test_installed_command_checks_a_spec(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.energy").write_text(SPEC)
     run(installed / "energyml", "check", "tiny.energy", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("compiler", [shutil.which("c++") or shutil.which("g++")])
+def test_the_kernels_are_built_where_there_is_a_compiler(names: set[str], compiler: str | None) -> None:
+    built = [name for name in names if name.startswith("energyml/backends/native/_kernels")]
+    assert len(built) == (0 if compiler is None else 1)

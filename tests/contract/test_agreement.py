@@ -118,9 +118,10 @@ def test_single_precision_agrees_with_double(using: str, family: str) -> None:
         if not serves(case, using):
             return
         single = case.converted(torch.float32)
+        double = all_values(single.converted(torch.float64), using)
         for name, one in all_values(single, using).items():
             assert one.dtype == torch.float32
-            close(one, all_values(single.converted(torch.float64), using)[name], 2e-5 * case.magnitude)
+            close(one, double[name], 2e-5 * case.magnitude)
 
     run()
 
