@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from energyml.cards.card import Selection
+from energyml.diagnostics import EnergyError, did_you_mean
 from energyml.objectives.losses import labelled_cells
 from energyml.posterior import Posterior
 
@@ -21,6 +22,7 @@ def ssvm(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selectio
     """
     problem = posterior.problem
     names, dtype = problem.label_names(), problem.env.batch.dtype
+    _check_weights(selection, {label for name in answer for label in names[name]})
     share = 1 / labelled_cells(answer).clamp(min=1).to(dtype)
     costs, elsewhere = {}, {}
     for name, labels in answer.items():
@@ -32,6 +34,16 @@ def ssvm(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selectio
     best = posterior.max_with_cost(**elsewhere).score
     forbidden = best.isneginf()
     return (worst.masked_fill(forbidden, 0) - best.masked_fill(forbidden, 0)).masked_fill(forbidden, float("inf"))
+
+
+def _check_weights(selection: Selection, labels: set[str]) -> None:
+    """Refuse a weight for a label that no labelled variable has."""
+    chosen = selection["cost"]
+    for label in (chosen["weights"] if chosen is not None else None) or {}:
+        if label not in labels:
+            guess = did_you_mean(label, sorted(labels))
+            hint = f"; did you mean `{guess}`?" if guess else ""
+            raise EnergyError(f"the cost weighs `{label}`, which is no label of the outputs{hint}")
 
 
 def _wrong(labels: Tensor, count: int) -> Tensor:

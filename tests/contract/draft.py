@@ -149,6 +149,11 @@ def numbers(draw: st.DrawFn) -> Numbers:
     return Numbers(dtype, wide, draw(st.booleans()), draw(st.booleans()))
 
 
+def sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
+    """All sizes, the largest more often: it has the most to get wrong."""
+    return st.sampled_from([*range(smallest, largest + 1), largest, largest])
+
+
 def ragged(draw: st.DrawFn, draft: Draft, dim: str, size: int) -> None:
     """Lengths, which may be 0 and 1, or none at all."""
     if draw(st.booleans()):
@@ -188,7 +193,7 @@ def observed(draw: st.DrawFn, draft: Draft) -> None:
 
 def start(draw: st.DrawFn, largest: int, smallest: int = 0) -> tuple[Draft, int]:
     draft = Draft(draw(numbers()), draw(st.integers(0, 2**16)), draw(st.sampled_from([1, 2, 3])))
-    size = draw(st.integers(smallest, largest))
+    size = draw(sizes(smallest, largest))
     draft.sizes["T"] = size
     draft.declare("dim T")
     return draft, size

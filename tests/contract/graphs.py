@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.contract.cases import Case
 from tests.contract.chains import CHAIN_TERMS, Maker, forbid
-from tests.contract.draft import TAGS, Draft, edges, finish, ragged, start
+from tests.contract.draft import TAGS, Draft, edges, finish, ragged, sizes, start
 
 
 def _skip(draft: Draft, size: int, count: int) -> None:
@@ -171,7 +171,7 @@ def _row(draft: Draft, size: int) -> None:
 def nested(draw: st.DrawFn) -> Case:
     """A dim with one size for each position of another, for variables and for inputs."""
     draft, size = start(draw, 2)
-    width = draw(st.integers(0, 2))
+    width = draw(sizes(0, 3))
     draft.declare("dim M[T]")
     draft.sizes["M"] = width
     draft.declare(f"labels Tag = {TAGS[2]}")
@@ -206,7 +206,7 @@ def nested(draw: st.DrawFn) -> Case:
         terms[number]()
     ragged(draw, draft, "T", size)
     used = any("[T, M" in line for line in draft.declarations if not line.startswith("dim"))
-    if used and draw(st.booleans()):
+    if used and draw(st.integers(0, 3)):
         draft.lengths["M"] = draft.below(width + 1, draft.batch, size)
     return finish(draw, draft)
 

@@ -323,6 +323,26 @@ factor arc [e = (i, j) in link] (y[i], y[j]) = potts(1)
     torch.testing.assert_close(known, torch.tensor([2 * (torch.e + 1)]).log())
 
 
+@pytest.mark.parametrize("using", ["exact", "enumerate"])
+def test_an_edge_from_padding_is_no_edge(using: str) -> None:
+    text = """\
+dim N, E
+labels Tag = {A, B}
+input link : edge(N, N)[E]
+input u : real[N, Tag]
+output y : Tag[N]
+factor push [e = (i, j) in link] (y[j]) = u[i]
+"""
+    made = em.compile(text)
+    u = torch.tensor([[[0.0, 1.0], [0.0, 5.0]]]).repeat(2, 1, 1)
+    link = torch.tensor([[[0, 0], [1, 0]]]).repeat(2, 1, 1)
+    found = made.infer(using=using, u=u, link=link, lengths={"N": [2, 1]}).max_marginals["y"][:, 0]
+    assert (found[:, 1] - found[:, 0]).tolist() == [6.0, 1.0]
+    masked = made.infer(using=using, u=u, link=link, mask={"y": torch.tensor([[True, False], [True, True]])})
+    gained = masked.max_marginals["y"][:, 0]
+    assert (gained[:, 1] - gained[:, 0]).tolist() == [6.0, 6.0], "a position without a cell still exists"
+
+
 # --------------------------------------------------------------------------------------------------------- the oracle
 
 
