@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Affine, Binding, Edges, Graph, Range, Term
-from energyml.model.declared import Variable
+from energyml.model.declared import CellRef, Variable
 from energyml.model.expression import At
 from energyml.model.types import Extent
 
@@ -143,10 +143,16 @@ class _Grounding:
         if not term.scope or any(len(ref.indices) < len(self.graph.variables[ref.variable].dims) for ref in term.scope):
             return
         steps = self._sequence_positions(term)
+        gathered = frozenset(
+            end for binding in term.domain if isinstance(binding, Edges) for end in (*binding.ends, binding.index)
+        )
+        keys = [(ref.variable, tuple(self._scope_indices(ref))) for ref in term.scope]
+        indices = tuple(dict.fromkeys([*(pair for _, pairs in keys for pair in pairs), *_value_indices(term)]))
         for assignment in self._assignments(term.domain, steps):
-            made = self._factor(term, assignment, steps)
-            if made is not None:
-                yield made
+            places = self._places(indices, assignment, steps, gathered)
+            cells = None if places is None else self._cells(keys, places)
+            if places is not None and cells is not None:
+                yield GroundFactor(term.name, cells, places, tuple(assignment[b.index] for b in term.domain))
 
     def _sequence_positions(self, term: Term) -> dict[str, list[int]]:
         """For each dim that is the only dim of a variable in scope: its present positions, in order."""
@@ -193,30 +199,40 @@ class _Grounding:
             if all(0 <= end < size for end, size in zip(row, sizes, strict=True)):
                 yield {**outer, binding.index: number, **dict(zip(binding.ends, row, strict=True))}
 
-    def _factor(self, term: Term, assignment: dict[str, int], steps: dict[str, list[int]]) -> GroundFactor | None:
-        gathered = {
-            end for binding in term.domain if isinstance(binding, Edges) for end in (*binding.ends, binding.index)
-        }
+    def _places(
+        self,
+        indices: Sequence[tuple[Affine, Extent]],
+        assignment: dict[str, int],
+        steps: dict[str, list[int]],
+        gathered: frozenset[str],
+    ) -> dict[tuple[Affine, Extent], int] | None:
+        """The position of each index, or `None` when one of them stands for nothing."""
         places: dict[tuple[Affine, Extent], int] = {}
-        for affine, extent in (*self._scope_indices(term), *_value_indices(term)):
-            place = self._place(affine, extent, assignment, steps, gathered)
+        for key in indices:
+            place = self._place(*key, assignment, steps, gathered)
             if place is None:
                 return None
-            places[affine, extent] = place
+            places[key] = place
+        return places
+
+    def _cells(
+        self,
+        keys: Sequence[tuple[str, tuple[tuple[Affine, Extent], ...]]],
+        places: Mapping[tuple[Affine, Extent], int],
+    ) -> tuple[int, ...] | None:
+        """The cells of a scope, or `None` when one of them is absent."""
         cells: list[int] = []
-        for ref in term.scope:
-            axes = self.graph.variables[ref.variable].type.index_axes
-            position = tuple(places[affine, axis.extent] for affine, axis in zip(ref.indices, axes, strict=True))
-            cell = self.index.get((ref.variable, position))
+        for variable, pairs in keys:
+            cell = self.index.get((variable, tuple(places[pair] for pair in pairs)))
             if cell is None:
                 return None
             cells.append(cell)
-        return GroundFactor(term.name, tuple(cells), places, tuple(assignment[b.index] for b in term.domain))
+        return tuple(cells)
 
-    def _scope_indices(self, term: Term) -> Iterator[tuple[Affine, Extent]]:
-        for ref in term.scope:
-            for affine, axis in zip(ref.indices, self.graph.variables[ref.variable].type.index_axes, strict=True):
-                yield affine, axis.extent
+    def _scope_indices(self, ref: CellRef) -> Iterator[tuple[Affine, Extent]]:
+        axes = self.graph.variables[ref.variable].type.index_axes
+        for affine, axis in zip(ref.indices, axes, strict=True):
+            yield affine, axis.extent
 
     def _place(
         self,
@@ -224,7 +240,7 @@ class _Grounding:
         extent: Extent,
         assignment: dict[str, int],
         steps: dict[str, list[int]],
-        gathered: set[str],
+        gathered: frozenset[str],
     ) -> int | None:
         """The position that an index stands for, or `None` when there is none.
 

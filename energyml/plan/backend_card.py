@@ -36,6 +36,7 @@ class BackendCard(Card):
         answers: the queries it answers, each with the quality of the answer.
         refuses: what it asks of the structure, given its options.
         cost: the cost of one log-partition or its nearest relative.
+        method: how it would work on the model, in one line.
         needs_fitting: whether it owns parameters that must be trained first.
         preference: `auto` takes the serving backend with the smallest number.
     """
@@ -44,5 +45,6 @@ class BackendCard(Card):
     answers: Mapping[str, Quality] = field(default_factory=dict)
     refuses: Callable[[Structure, Selection], Refusal | None] = never_refuses
     cost: Callable[[Structure], Cost | None] = lambda structure: None
+    method: Callable[[Structure, Selection], str | None] = lambda structure, selection: None
     needs_fitting: bool = False
     preference: int = 100

@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Edges, Graph, Range, Term
-from energyml.ir.ground import Instance, ground
+from energyml.ir.ground import GroundGraph, Instance, ground
 from energyml.plan.cost import Sizes
-from energyml.plan.width import is_forest, min_fill
+from energyml.plan.elimination import Program, TooWide, make_program
+from energyml.plan.width import is_forest
 from energyml.queries import View
 
 LARGEST_GROUNDING = 20_000
-LARGEST_FIXED = 400
+# The memory that orders are looked for in when none is named: that of `exact` unless told otherwise.
+USUAL = 2048.0 * 2**20
 
 
 class Shape(Enum):
@@ -30,6 +33,60 @@ class Shape(Enum):
     GENERAL = "general graph"
 
 
+class Ground:
+    """One example of a model, grounded when somebody asks; orders are looked for when somebody asks for them.
+
+    Args:
+        graph: the model.
+        instance: the sizes of the example.
+    """
+
+    def __init__(self, graph: Graph, instance: Instance) -> None:
+        self.graph, self.instance = graph, instance
+        self._programs: dict[float, Program | TooWide] = {}
+
+    @cached_property
+    def cells(self) -> GroundGraph | None:
+        """Cells and factors; `None` where the instance leaves something open, or is too large to look at."""
+        if self._cell_count() > LARGEST_GROUNDING:
+            return None
+        try:
+            return ground(self.graph, self.instance)
+        except EnergyError:
+            return None
+
+    def _cell_count(self) -> float:
+        sizes = {name: float(dim.size) for name, dim in self.graph.dims.items() if dim.size is not None}
+        sizes.update({name: float(size) for name, size in self.instance.sizes.items()})
+        sizes.update({name: float(max(each, default=0)) for name, each in self.instance.nested.items()})
+        return sum(math.prod(sizes.get(dim, math.inf) for dim in v.dims) for v in self.graph.discrete)
+
+    @cached_property
+    def label_counts(self) -> tuple[int, ...] | None:
+        """How many labels each cell has; `None` before the label sets are known."""
+        if self.cells is None:
+            return None
+        counts = {name: len(one.labels) for name, one in self.graph.label_sets.items() if one.labels is not None}
+        known = [counts.get(cell.labels) for cell in self.cells.cells]
+        return None if None in known else tuple(count for count in known if count is not None)
+
+    def program(self, budget: float = USUAL) -> Program | TooWide | None:
+        """The elimination within a budget of bytes for one example; `None` where nothing is grounded.
+
+        Label sets that are not known yet count as two labels: the width is right, the bytes are not.
+        """
+        if self.cells is None:
+            return None
+        if budget not in self._programs:
+            sizes = self.label_counts or (2,) * len(self.cells.cells)
+            try:
+                made: Program | TooWide = make_program([f.cells for f in self.cells.factors], sizes, budget=budget)
+            except TooWide as wide:
+                made = wide
+            self._programs[budget] = made
+        return self._programs[budget]
+
+
 @dataclass(frozen=True)
 class Structure:
     """Structure facts.
@@ -38,8 +95,7 @@ class Structure:
         shape: of the tables and constraints alone.
         order: the order of a chain; 1 for a first-order chain.
         dim: the dim that a chain runs along.
-        width: the induced width, where it is known without a grounded instance or was found on one.
-        order_of_elimination: an elimination order on the grounded instance, where one was grounded.
+        ground: one example, where its sizes are known.
         families: the kinds of terms: `factors`, `gaussian`, `stepwise`, `masked`, `black box`, `constraints`.
         views: the views that every term offers.
         lacking: for each view that some term does not offer, the first such term.
@@ -53,8 +109,7 @@ class Structure:
     shape: Shape
     order: int = 0
     dim: str | None = None
-    width: int | None = None
-    order_of_elimination: tuple[str, ...] = ()
+    ground: Ground | None = field(default=None, compare=False)
     families: tuple[str, ...] = ()
     views: frozenset[View] = frozenset()
     lacking: Mapping[View, str] = field(default_factory=dict)
@@ -63,6 +118,32 @@ class Structure:
     local: bool = False
     sizes: Sizes = field(default_factory=dict)
     cells: tuple[tuple[str, tuple[str, ...], str], ...] = ()
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether it is one variable along one dim whose tables join neighbours at most: a first-order chain."""
+        if self.latent or len(self.cells) != 1:
+            return False
+        alone = self.shape is Shape.INDEPENDENT and self.dim is not None
+        return alone or (self.shape is Shape.CHAIN and self.order == 1)
+
+    @cached_property
+    def width(self) -> int | None:
+        """The induced width: of the lifted graph, or of the best order found on an example; `None` where unknown."""
+        if self.shape in (Shape.EMPTY, Shape.INDEPENDENT):
+            return 0
+        if self.shape is Shape.CHAIN:
+            return self.order
+        made = self.ground.program() if self.ground is not None else None
+        return made.width if isinstance(made, Program) else None
+
+    @cached_property
+    def order_of_elimination(self) -> tuple[str, ...]:
+        """The cells in the order of their elimination, where an example was grounded."""
+        made = self.ground.program() if self.ground is not None and self.has_tables else None
+        if not isinstance(made, Program) or self.ground is None or self.ground.cells is None:
+            return ()
+        return tuple(str(self.ground.cells.cells[cell]) for cell in made.order)
 
     @property
     def has_field(self) -> bool:
@@ -126,7 +207,6 @@ def recognise(graph: Graph, instance: Instance | None = None) -> Structure:
         shape=shape,
         order=order,
         dim=dim,
-        width=_lifted_width(shape, order),
         families=families,
         views=views,
         lacking=lacking,
@@ -136,18 +216,9 @@ def recognise(graph: Graph, instance: Instance | None = None) -> Structure:
         sizes=_known_sizes(graph, instance),
         cells=tuple((v.name, v.dims, v.type.element) for v in graph.discrete),
     )
-    if instance is None and _fixed_cells(graph) <= LARGEST_FIXED:
+    if instance is None and all(graph.dims[d].kind == "fixed" for v in graph.discrete for d in v.dims):
         instance = Instance({})
     return _with_instance(graph, made, instance) if instance is not None else made
-
-
-def _fixed_cells(graph: Graph) -> float:
-    """How many cells the discrete variables have when every size is fixed in the file; infinite otherwise."""
-    total = 0.0
-    for variable in graph.discrete:
-        sizes = [float(graph.dims[d].size or 0) if graph.dims[d].kind == "fixed" else math.inf for d in variable.dims]
-        total += math.prod(sizes)
-    return total
 
 
 def _known_sizes(graph: Graph, instance: Instance | None) -> dict[str, float]:
@@ -208,27 +279,12 @@ def _affine_spans(graph: Graph, term: Term) -> dict[str, int] | None:
     return spans or None
 
 
-def _lifted_width(shape: Shape, order: int) -> int | None:
-    if shape in (Shape.EMPTY, Shape.INDEPENDENT):
-        return 0
-    return order if shape is Shape.CHAIN else None
-
-
 def _with_instance(graph: Graph, structure: Structure, instance: Instance) -> Structure:
-    """What a grounded instance adds: the elimination order, its width, and whether a run-time graph is a forest."""
-    if structure.shape in (Shape.EMPTY, Shape.INDEPENDENT):
+    """What an example of known sizes adds: where orders can be found, and whether a general graph is a forest."""
+    if structure.shape is Shape.EMPTY:
         return structure
-    try:
-        made = ground(graph, instance)
-    except EnergyError:
-        return structure
-    if len(made.cells) > LARGEST_GROUNDING:
-        return structure
-    neighbours = made.neighbours()
-    found = min_fill(neighbours)
-    assert found is not None
+    example = Ground(graph, instance)
     shape = structure.shape
-    if shape in (Shape.RUNTIME, Shape.GENERAL) and is_forest(neighbours):
+    if shape in (Shape.RUNTIME, Shape.GENERAL) and example.cells is not None and is_forest(example.cells.neighbours()):
         shape = Shape.FOREST
-    names = tuple(str(made.cells[cell]) for cell in found.order)
-    return replace(structure, shape=shape, width=found.width, order_of_elimination=names)
+    return replace(structure, shape=shape, ground=example)
