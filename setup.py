@@ -20,11 +20,15 @@ FOLDERS = {"energyml": "energyml", "energyml.grammar": "grammar", "energyml.back
 # The instruction set is chosen at run time (backends/native/simd.h), so a wheel runs on any machine of its kind.
 UNIX = os.name == "posix"
 OPENMP = ["-fopenmp"] if sys.platform.startswith("linux") else []
-EXTENSIONS = [
-    Extension(
-        "energyml.backends.native._kernels",
-        ["backends/native/kernels.cpp"],
-        depends=["backends/native/simd.h", "backends/native/chain.h", "backends/native/viterbi.h"],
+NATIVE = Path("backends/native")
+
+
+def extension(name: str, source: str) -> Extension:
+    """One module of native code; every header counts as a dependency of every module."""
+    return Extension(
+        f"energyml.backends.native.{name}",
+        [str(NATIVE / source)],
+        depends=sorted(str(NATIVE / header.name) for header in (ROOT / NATIVE).glob("*.h")),
         language="c++",
         extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-Wno-psabi", *OPENMP]
         if UNIX
@@ -32,7 +36,9 @@ EXTENSIONS = [
         extra_link_args=OPENMP,
         optional=True,
     )
-]
+
+
+EXTENSIONS = [extension("_kernels", "kernels.cpp"), extension("_graphs", "graphs.cpp")]
 
 
 def packages() -> list[str]:

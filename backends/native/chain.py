@@ -1,23 +1,27 @@
-"""First-order chains with shared pair scores on the CPU: torch tensors around the native kernels.
+"""First-order chains on the CPU: torch tensors around the native kernels.
 
-The kernels work in scaled exp space and flag every example whose scores spread too far for it.  Flagged examples are
-repeated in float64, and those that are flagged again in log space by the torch recursion: the answer is right at any
+The kernels work in scaled exp space, in the scores' own type.  Chains whose scores spread too far for it are repeated
+in float64, and those that spread too far even then with an exponent for every number: the answer is right at any
 magnitude.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recursion import chain_log_partition
+from energyml.backends.exact.recursion import chain_log_partition, chain_score
 from energyml.backends.native import kernels
 
-# Multiply-adds below which a second thread costs more than it brings (measured by benchmarks/exact).
-WORTH_A_THREAD = 2_000_000
+# Multiply-adds for each thread below which a second one costs more than it brings (measured by benchmarks/exact).
+WORTH_A_THREAD = 1_000_000
+
+_FORWARD, _BACKWARD, _BOTH = range(3)
+_LANES = {torch.float32: 8, torch.float64: 4}
 
 
 def serves(unary: Tensor, pair: Tensor) -> bool:
@@ -25,155 +29,219 @@ def serves(unary: Tensor, pair: Tensor) -> bool:
     return (
         kernels is not None
         and unary.device.type == "cpu"
-        and unary.dtype in (torch.float32, torch.float64)
+        and unary.dtype in _LANES
         and pair.dtype == unary.dtype
         and not torch._C._functorch.is_functorch_wrapped_tensor(unary)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(pair)
         and not torch.compiler.is_compiling()
     )
 
 
-def _threads(batch: int, size: int, labels: int) -> int:
-    work = batch * size * labels * labels
-    return max(1, min(torch.get_num_threads(), batch, work // WORTH_A_THREAD))
+def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor:
+    """[B]: the log-partition of chains; O(B T C²).
+
+    Differentiable; the second derivative goes through the torch recursion.
+
+    Args:
+        unary: [B, T, C] scores of the labels of each cell.
+        pair: [C, C] scores of neighbouring labels (earlier, later), or [B or 1, T-1 or 1, C, C].
+        count: [B] how many cells each chain has, or `None` when all have T.
+    """
+    run = _Run(unary.detach(), pair.detach(), count)
+    if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
+        value: Tensor = _LogPartition.apply(unary, pair, run, None)  # type: ignore[no-untyped-call]
+        return value
+    return run.forward(None)
 
 
-def _lengths(count: Tensor | None) -> Tensor | None:
-    return None if count is None else count.to(torch.int64).contiguous()
+def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Tensor) -> Tensor | None:
+    """[B]: the log-probability of labels [B, T] of all cells that exist; one tape entry for score and log-partition.
+
+    -inf, with zero gradients, where the labels are forbidden.  Arguments, cost and derivatives as for `log_partition`.
+    `None` when a cell that exists has no label between 0 and C - 1.
+    """
+    run = _Run(unary.detach(), pair.detach(), count)
+    gold = run.gold(labels.to(torch.int64).contiguous())
+    if gold is None:
+        return None
+    if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
+        value: Tensor = _LogPartition.apply(unary, pair, run, gold)  # type: ignore[no-untyped-call]
+        return value
+    run.forward(None)
+    return run.likelihood(gold)
 
 
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def marginals(
+    unary: Tensor, pair: Tensor, count: Tensor | None, pairs: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Marginals of cells [B, T, C] and, when asked, of steps [B, T-1, C, C], and the log-partition [B].
+
+    One call without a tape: not differentiable.  All zeros where nothing exists and where a chain has no answer.
+    Arguments and cost as for `log_partition`.
+    """
+    return _Run(unary.detach(), pair.detach(), count).both(pairs)
 
 
-def _chain(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> tuple[int, ...]:
-    """What every kernel is told first: the dtype, the scores and their sizes."""
-    wide = int(unary.dtype == torch.float64)
-    return (wide, unary.data_ptr(), pair.data_ptr(), _pointer(lengths), *unary.shape)
+def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Best labels [B, T] (-1 where there is no cell or no answer) and their scores [B]; O(B T C²).
+
+    Arguments as for `log_partition`.
+    """
+    return _Run(unary.detach(), pair.detach(), count).best()
 
 
-class _Forward:
-    """One run of the forward kernel, with what the backward kernel needs."""
+@dataclass(frozen=True)
+class _Gold:
+    """Labels [B, T], their scores [B] in float64, and whether some of these are -inf."""
 
-    def __init__(self, unary: Tensor, pair: Tensor, lengths: Tensor | None, keep: bool) -> None:
-        assert kernels is not None
-        self.unary, self.pair, self.lengths = unary.contiguous(), pair.contiguous(), lengths
+    labels: Tensor
+    score: Tensor
+    impossible: bool
+
+
+class _Run:
+    """One problem as the kernels see it."""
+
+    def __init__(self, unary: Tensor, pair: Tensor, count: Tensor | None) -> None:
         batch, size, labels = unary.shape
-        lanes = 8 if unary.dtype == torch.float32 else 4
-        padded = -(-labels // lanes) * lanes
-        self.table = unary.new_empty(2, labels, padded) if keep else None
-        self.alpha = unary.new_zeros(batch, size, padded) if keep else None
-        self.emission = unary.new_zeros(batch, size, padded) if keep else None
-        self.log_z = torch.empty(batch, dtype=torch.float64)
-        self.flags = torch.zeros(batch, dtype=torch.uint8)
-        self.flagged: int = kernels.chain_forward(
-            *_chain(self.unary, self.pair, lengths), _pointer(self.table), _pointer(self.alpha),
-            _pointer(self.emission), self.log_z.data_ptr(), self.flags.data_ptr(), _threads(batch, size, labels),
+        unary, pair = unary.contiguous(), pair.contiguous()
+        cells = labels * labels
+        self.each: tuple[int, int] = (0, 0)  # strides of the pair scores over examples and steps
+        if pair.dim() > 2 and pair.numel() != cells:
+            steps = pair.shape[1]
+            self.each = (steps * cells if pair.shape[0] != 1 else 0, cells if steps != 1 else 0)
+        lengths = None if count is None else count.to(torch.int64).contiguous()
+        self.unary, self.pair, self.lengths = unary, pair, lengths
+        self.chain = (
+            unary.dtype is torch.float64, unary.data_ptr(), pair.data_ptr(),
+            0 if lengths is None else lengths.data_ptr(), batch, size, labels, *self.each,
         )  # fmt: skip
+        self.state = torch.empty(9 * batch, dtype=torch.uint8)  # log-partitions in float64, and how they were found
+        self.threads = _threads(batch, size, labels)
 
-    def backward(self, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None] | None:
-        """Gradients of the weighted sum of log-partitions: [B, T, C], and [C, C] when asked; uses the buffers up.
+    def forward(self, kept: Tensor | None) -> Tensor:
+        """[B]: log-partitions; `kept` is filled for the backward pass."""
+        assert kernels is not None
+        value = self.unary.new_empty(self.unary.shape[0])
+        kernels.chain_run(
+            *self.chain, value.data_ptr(), self.state.data_ptr(), 0, 0, 0, 0, 0, 0, *_halves(kept), _FORWARD,
+            self.threads,
+        )  # fmt: skip
+        return value
 
-        `None` when the scores turn out to spread too far on the way back.
-        """
-        assert kernels is not None and self.alpha is not None and self.emission is not None and self.table is not None
+    def backward(self, kept: Tensor, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the weighted sum of log-partitions by unary and pair scores; uses `kept` up."""
+        assert kernels is not None
+        by_unary = torch.empty_like(self.unary)
+        by_pair = torch.empty_like(self.pair) if pairs else None
+        kernels.chain_run(
+            *self.chain, 0, self.state.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(),
+            0 if by_pair is None else by_pair.data_ptr(), *self.each, *_halves(kept), _BACKWARD, self.threads,
+        )  # fmt: skip
+        return by_unary, by_pair
+
+    def both(self, pairs: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Marginals of cells and of steps, and log-partitions."""
+        assert kernels is not None
         batch, size, labels = self.unary.shape
-        gradient = torch.zeros_like(self.unary)
-        flagged = kernels.chain_backward(
-            *_chain(self.unary, self.pair, self.lengths), self.table.data_ptr(), self.alpha.data_ptr(),
-            self.emission.data_ptr(), weight.data_ptr(), gradient.data_ptr(), self.flags.data_ptr(),
-            _threads(batch, size, labels),
+        value = self.unary.new_empty(batch)
+        by_unary = torch.empty_like(self.unary)
+        by_pair = self.unary.new_empty(batch, max(0, size - 1), labels, labels) if pairs else None
+        cells = labels * labels
+        kernels.chain_run(
+            *self.chain, value.data_ptr(), self.state.data_ptr(), 0, 0, by_unary.data_ptr(),
+            0 if by_pair is None else by_pair.data_ptr(), (size - 1) * cells, cells, 0, 0, _BOTH, self.threads,
         )  # fmt: skip
-        if flagged:
-            return None
-        if not pairs:
-            return gradient, None
-        left, right = self.alpha.flatten(0, 1)[:-1], self.emission.flatten(0, 1)[1:]
-        return gradient, (left.t() @ right)[:labels, :labels] * self.table[0, :, :labels]
+        return by_unary, by_pair, value
+
+    def best(self) -> tuple[Tensor, Tensor]:
+        """Best labels and their scores."""
+        assert kernels is not None
+        batch, size, _ = self.unary.shape
+        labels = torch.empty(batch, size, dtype=torch.int64)
+        score = torch.empty(batch, dtype=torch.float64)
+        kernels.chain_best(*self.chain, labels.data_ptr(), score.data_ptr(), self.threads)
+        return labels, score.to(self.unary.dtype)
+
+    def gold(self, labels: Tensor) -> _Gold | None:
+        """Labels [B, T] with their scores; `None` when a cell has none."""
+        assert kernels is not None
+        score = torch.empty(self.unary.shape[0], dtype=torch.float64)
+        impossible = kernels.chain_score(*self.chain, labels.data_ptr(), score.data_ptr())
+        return None if impossible < 0 else _Gold(labels, score, impossible > 0)
+
+    def likelihood(self, gold: _Gold) -> Tensor:
+        """[B]: the scores of labels less the log-partitions, subtracted in float64; after the forward pass."""
+        log_z = self.state[: 8 * self.unary.shape[0]].view(torch.float64)
+        value = (gold.score - log_z).to(self.unary.dtype)
+        return value.masked_fill(gold.score.isneginf(), float("-inf")) if gold.impossible else value
+
+    def room(self) -> Tensor:
+        """What the forward pass keeps for the backward pass: two rows of padded labels for each cell."""
+        batch, size, labels = self.unary.shape
+        lanes = _LANES[self.unary.dtype]
+        return self.unary.new_empty(2, batch, size, -(-labels // lanes) * lanes)
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z of examples that the kernels can hold; the backward pass is analytic."""
+    """log Z, or the score of labels less it; the backward pass is analytic."""
 
     @staticmethod
-    def forward(ctx: Any, unary: Tensor, pair: Tensor, lengths: Tensor | None, run: _Forward) -> Tensor:
+    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run, gold: _Gold | None) -> Tensor:
         ctx.save_for_backward(unary, pair)
-        ctx.lengths, ctx.run = lengths, run
-        return run.log_z.to(unary.dtype)
+        kept = run.room()
+        ctx.run, ctx.kept, ctx.gold = run, kept, gold
+        value = run.forward(kept)
+        return value if gold is None else run.likelihood(gold)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        unary, pair = ctx.saved_tensors
+        assert kernels is not None
         (weight,) = gradients
+        unary, pair = ctx.saved_tensors
+        run, kept, gold = ctx.run, ctx.kept, ctx.gold
+        if gold is not None and gold.impossible:
+            weight = weight.masked_fill(gold.score.isneginf(), 0)
         if torch.is_grad_enabled():
-            return (*_differentiable(unary, pair, ctx.lengths, weight), None, None)
-        run = ctx.run if ctx.run is not None else _Forward(unary, pair, ctx.lengths, keep=True)
-        ctx.run = None
-        found = run.backward(weight.to(torch.float64).contiguous(), ctx.needs_input_grad[1])
-        if found is None:
-            with torch.enable_grad():
-                wide = unary.detach().double().requires_grad_(), pair.detach().double().requires_grad_()
-                exact = _differentiable(*wide, ctx.lengths, weight.double())
-            return (*(None if one is None else one.detach().to(unary.dtype) for one in exact), None, None)
-        return (*found, None, None)
-
-
-def _apply(unary: Tensor, pair: Tensor, lengths: Tensor | None, run: _Forward) -> Tensor:
-    value: Tensor = _LogPartition.apply(unary, pair, lengths, run)  # type: ignore[no-untyped-call]
-    return value
+            return (*_differentiable(unary, pair, run.lengths, gold, weight), None, None)
+        if kept is None:  # a second time through the same graph
+            kept = run.room()
+            run.forward(kept)
+        ctx.kept = None
+        by_unary, by_pair = run.backward(kept, weight if gold is None else -weight, ctx.needs_input_grad[1])
+        if gold is not None:
+            kernels.chain_counts(
+                *run.chain, gold.labels.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(),
+                0 if by_pair is None else by_pair.data_ptr(),
+            )  # fmt: skip
+        return by_unary if ctx.needs_input_grad[0] else None, by_pair, None, None
 
 
 def _differentiable(
-    unary: Tensor, pair: Tensor, lengths: Tensor | None, weight: Tensor
+    unary: Tensor, pair: Tensor, lengths: Tensor | None, gold: _Gold | None, weight: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients as functions that can be differentiated again, by the torch recursion."""
-    total = chain_log_partition(_potentials(unary, pair, lengths))
-    weighted = (total.masked_fill(total.isneginf(), 0) * weight).sum()
+    potentials = Potentials(unary, pair if pair.dim() > 2 else pair[None, None], lengths)
+    total = chain_log_partition(potentials)
+    total = total.masked_fill(total.isneginf(), 0)
+    if gold is not None:
+        score = chain_score(potentials, gold.labels.unsqueeze(1)).squeeze(1)
+        total = score.masked_fill(score.isneginf(), 0) - total
     wanted = [one for one in (unary, pair) if one.requires_grad]
-    found = iter(torch.autograd.grad(weighted, wanted, create_graph=True, materialize_grads=True))
+    found = iter(torch.autograd.grad((total * weight).sum(), wanted, create_graph=True, materialize_grads=True))
     first = next(found) if unary.requires_grad else None
     return first, next(found) if pair.requires_grad else None
 
 
-def _potentials(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Potentials:
-    return Potentials(unary, pair[None, None], lengths)
+def _halves(kept: Tensor | None) -> tuple[int, int]:
+    if kept is None:
+        return 0, 0
+    start = kept.data_ptr()
+    return start, start + kept.numel() // 2 * kept.element_size()
 
 
-def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor:
-    """[B]: the log-partition of chains with unaries [B, T, C] and one shared pair table [C, C]; O(B T C²).
-
-    Differentiable; the second derivative goes through the torch recursion.
-    """
-    lengths = _lengths(count)
-    keep = torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad)
-    run = _Forward(unary.detach(), pair.detach(), lengths, keep)
-    if not run.flagged:
-        return _apply(unary, pair, lengths, run) if keep else run.log_z.to(unary.dtype)
-    return _safe_log_partition(unary, pair, lengths, run.flags.bool())
-
-
-def _safe_log_partition(unary: Tensor, pair: Tensor, lengths: Tensor | None, flagged: Tensor) -> Tensor:
-    """Repeat flagged examples in float64, then in log space; the others go on as they were."""
-    if unary.dtype == torch.float64:
-        wide = chain_log_partition(_potentials(unary[flagged], pair, None if lengths is None else lengths[flagged]))
-    else:
-        some = None if lengths is None else lengths[flagged]
-        wide = log_partition(unary[flagged].double(), pair.double(), some).to(unary.dtype)
-    if bool(flagged.all()):
-        return wide
-    fine = ~flagged
-    narrow = log_partition(unary[fine], pair, None if lengths is None else lengths[fine])
-    result = unary.new_zeros(unary.shape[0])
-    return result.index_put((flagged,), wide).index_put((fine,), narrow)
-
-
-def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Best labels [B, T] (-1 where there is no cell or no answer) and their scores [B]; O(B T C²)."""
-    assert kernels is not None
-    unary, pair, lengths = unary.detach().contiguous(), pair.detach().contiguous(), _lengths(count)
-    batch, size, labels = unary.shape
-    best = torch.empty(batch, size, dtype=torch.int64)
-    score = torch.empty(batch, dtype=torch.float64)
-    kernels.chain_viterbi(
-        *_chain(unary, pair, lengths), best.data_ptr(), score.data_ptr(), _threads(batch, size, labels)
-    )
-    return best, score.to(unary.dtype)
+def _threads(batch: int, size: int, labels: int) -> int:
+    work = batch * size * labels * labels
+    if work < 2 * WORTH_A_THREAD:
+        return 1
+    return max(1, min(torch.get_num_threads(), batch, work // WORTH_A_THREAD))

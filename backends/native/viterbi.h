@@ -1,101 +1,144 @@
-// Viterbi: the best scores delta are kept for the walk back; no back-pointers are stored, the best earlier label is found again on
-// the way at O(C) a step, by the same additions.
-#pragma once
+// Viterbi: the best scores of the ways into each label are kept for the walk back; no back-pointers are stored, the best earlier
+// label is found again on the way at O(C) a step, by the same additions.
 
-#include "chain.h"
+constexpr int64_t RECENTRE_EVERY = 16;  // keeps the digits of long chains
 
-namespace energyml {
+template <class X> struct Same {
+    INLINE V<X> operator()(V<X> x) const { return x; }
+};
 
-template <class T, int R, int P> INLINE void max_panel(const T* in, const T* table, int64_t labels, int padded, T* out, int column) {
-    constexpr int lanes = Lanes<T>::count;
-    V<T> best[R][P];
-    for (int r = 0; r < R; ++r)
-        for (int p = 0; p < P; ++p) best[r][p] = all<T>(-std::numeric_limits<T>::infinity());
-    for (int64_t i = 0; i < labels; ++i) {
-        const T* line = table + i * padded + column;
-        V<T> entry[P];
-        for (int p = 0; p < P; ++p) entry[p] = load(line + p * lanes);
-        for (int r = 0; r < R; ++r) {
-            V<T> from = all<T>(in[r * padded + i]);
-            for (int p = 0; p < P; ++p) {
-                V<T> candidate = from + entry[p];
-                best[r][p] = candidate > best[r][p] ? candidate : best[r][p];
+// Packed scores and, when asked for, their transpose; -inf in columns that do not exist.
+template <class X> static void pack_scores(const X* pair, int64_t labels, X* forward, X* backward) {
+    constexpr int lanes = Lanes<X>::count;
+    constexpr X nothing = -std::numeric_limits<X>::infinity();
+    pack<X>(pair, pair + labels * labels, labels, forward, nothing, Same<X>{});
+    if (!backward) return;
+    const int64_t padded = padded_to<X>(labels);
+    transpose_packed<X>(forward, labels, padded, backward);
+    for (int64_t column = 0; column < padded;) {
+        const int64_t wide = panel_width((padded - column) / lanes) * lanes;
+        for (int64_t c = std::max(column, labels); c < column + wide; ++c)
+            for (int64_t i = 0; i < labels; ++i) backward[column * labels + i * wide + c - column] = nothing;
+        column += wide;
+    }
+}
+
+template <class In> struct BestUnit {
+    const Chain<In>& chain;
+    const int64_t* rows;  // at most ROWS, longest first
+    int count;
+    int64_t padded;
+    const In *forward, *backward;  // packed scores where all steps share one table
+    In* own;                       // room for a packed table elsewhere
+    In* delta;                     // [T, count, padded]
+    int64_t* best;                 // [B, T]
+    double* score;                 // [B]
+};
+
+// The first position of the largest entry of a row plus a line of the packed transposed table (or nothing).
+template <class In> INLINE int64_t arg_max(const In* row, const In* packed, int64_t line, int64_t labels, int64_t padded) {
+    constexpr int lanes = Lanes<In>::count;
+    typedef typename Lanes<In>::Whole Whole;
+    V<In> best = all<In>(-std::numeric_limits<In>::infinity());
+    I<In> place = I<In>{}, index;
+    for (int k = 0; k < lanes; ++k) index[k] = k;
+    for (int64_t column = 0; column < padded;) {
+        const int wide = panel_width((padded - column) / lanes);
+        for (int p = 0; p < wide; ++p) {
+            V<In> x = load(row + column + p * lanes);
+            if (packed) x += load(packed + column * labels + (line * wide + p) * lanes);
+            I<In> more = x > best;
+            best = larger<In>(x, best);
+            place = more ? index : place;
+            index += static_cast<Whole>(lanes);
+        }
+        column += wide * lanes;
+    }
+    const In high = horizontal_max<In>(best);
+    I<In> first = best == all<In>(high) ? place : std::numeric_limits<Whole>::max() - I<In>{};
+    Whole found = first[0];
+    for (int k = 1; k < lanes; ++k) found = first[k] < found ? first[k] : found;
+    return found < labels ? found : 0;
+}
+
+// The same where the table is not packed: the column that leads into `label`.
+template <class In> INLINE int64_t arg_max_into(const In* row, const In* pair, int64_t label, int64_t labels) {
+    int64_t pick = 0;
+    In high = row[0] + pair[label];
+    for (int64_t i = 1; i < labels; ++i) {
+        const In x = row[i] + pair[i * labels + label];
+        pick = x > high ? i : pick;
+        high = x > high ? x : high;
+    }
+    return pick;
+}
+
+template <class In> static void walk_back(const BestUnit<In>& unit, const int64_t* lengths) {
+    const Chain<In>& chain = unit.chain;
+    const int64_t labels = chain.labels, size = chain.size, padded = unit.padded;
+    int64_t label[ROWS];
+    double total[ROWS];
+    bool found[ROWS];
+    int active = 0;
+    // All rows go back together: each of them waits for its own last label only.
+    for (int64_t t = unit.count ? lengths[0] - 1 : -1; t >= 0; --t) {
+        for (int r = 0; r < active; ++r) {
+            if (!found[r]) continue;
+            const In *row = unit.delta + (t * unit.count + r) * padded, *pair = chain.table(unit.rows[r], t);
+            const int64_t from = chain.stationary() ? arg_max<In>(row, unit.backward, label[r], labels, padded)
+                                                    : arg_max_into<In>(row, pair, label[r], labels);
+            total[r] += static_cast<double>(pair[from * labels + label[r]]) + static_cast<double>(chain.row(unit.rows[r], t)[from]);
+            label[r] = unit.best[unit.rows[r] * size + t] = from;
+        }
+        for (; active < unit.count && lengths[active] > t; ++active) {
+            const In* row = unit.delta + (t * unit.count + active) * padded;
+            label[active] = arg_max<In>(row, nullptr, 0, labels, padded);
+            found[active] = row[label[active]] > -std::numeric_limits<In>::infinity();
+            total[active] = found[active] ? static_cast<double>(chain.row(unit.rows[active], t)[label[active]]) : -INFINITY;
+            if (found[active]) unit.best[unit.rows[active] * size + t] = label[active];
+        }
+    }
+    for (int r = 0; r < unit.count; ++r) {
+        int64_t* best = unit.best + unit.rows[r] * size;
+        const bool answered = lengths[r] > 0 && found[r];
+        std::fill(best + (answered ? lengths[r] : 0), best + size, static_cast<int64_t>(-1));
+        unit.score[unit.rows[r]] = lengths[r] > 0 ? total[r] : 0;
+    }
+}
+
+template <class In> static void best_unit(BestUnit<In>& unit) {
+    constexpr int lanes = Lanes<In>::count;
+    constexpr In nothing = -std::numeric_limits<In>::infinity();
+    const Chain<In>& chain = unit.chain;
+    const int64_t labels = chain.labels, padded = unit.padded;
+    int64_t lengths[ROWS];
+    for (int r = 0; r < unit.count; ++r) lengths[r] = chain.length(unit.rows[r]);
+    int active = active_at(lengths, unit.count, 0);
+    for (int64_t t = 0; active > 0; active = active_at(lengths, active, ++t)) {
+        In* here = unit.delta + t * unit.count * padded;
+        if (t > 0) {
+            if (!chain.stationary() && (t == 1 || chain.pair_step)) {
+                pack_scores<In>(chain.table(unit.rows[0], t - 1), labels, unit.own, nullptr);
+                unit.forward = unit.own;
             }
+            multiply<MaxSum, In>(active, here - unit.count * padded, unit.forward, labels, padded, here);
+        }
+        for (int r = 0; r < active; ++r) {
+            const In* unary = chain.row(unit.rows[r], t);
+            const bool inside = reads_inside(unary, padded, chain.end());
+            In* row = here + r * padded;
+            V<In> high = all<In>(nothing);
+            for (int64_t c = 0; c < padded; c += lanes) {
+                V<In> x = load_labels<In>(unary, c, labels, inside, nothing);
+                if (t > 0) x += load(row + c);
+                high = larger<In>(x, high);
+                store(row + c, x);
+            }
+            if (t % RECENTRE_EVERY) continue;
+            const In top = horizontal_max<In>(high);
+            if (!(top > nothing)) continue;
+            for (int64_t c = 0; c < padded; c += lanes) store(row + c, load(row + c) - top);
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int p = 0; p < P; ++p) store(out + r * padded + column + p * lanes, best[r][p]);
+    walk_back(unit, lengths);
 }
-
-template <class T, int R> INLINE void max_multiply(const T* in, const T* table, int64_t labels, int padded, T* out) {
-    constexpr int lanes = Lanes<T>::count;
-    int column = 0;
-    for (; column + 3 * lanes <= padded; column += 3 * lanes) max_panel<T, R, 3>(in, table, labels, padded, out, column);
-    if (column + 2 * lanes <= padded) {
-        max_panel<T, R, 2>(in, table, labels, padded, out, column);
-        column += 2 * lanes;
-    }
-    if (column < padded) max_panel<T, R, 1>(in, table, labels, padded, out, column);
-}
-
-template <class T> INLINE void pad_table(const T* pair, int64_t labels, int padded, T* out, T* transposed) {
-    const T nothing = -std::numeric_limits<T>::infinity();
-    for (int64_t i = 0; i < labels; ++i) {
-        for (int64_t j = 0; j < padded; ++j) out[i * padded + j] = j < labels ? pair[i * labels + j] : nothing;
-        for (int64_t j = 0; j < padded; ++j) transposed[i * padded + j] = j < labels ? pair[j * labels + i] : nothing;
-    }
-}
-
-template <class T> INLINE double walk_back(const Chain<T>& chain, int64_t b, const T* delta, int64_t stride, const T* transposed,
-                                           int64_t* best) {
-    const int64_t labels = chain.labels, size = chain.size, n = chain.length(b);
-    const int padded = chain.padded();
-    for (int64_t t = 0; t < size; ++t) best[t] = -1;
-    if (n == 0) return 0;
-    const T* last = delta + (n - 1) * stride;
-    int64_t label = 0;
-    for (int64_t c = 1; c < labels; ++c) label = last[c] > last[label] ? c : label;
-    if (!(last[label] > -std::numeric_limits<T>::infinity())) return -INFINITY;
-    best[n - 1] = label;
-    double total = chain.unary[(b * size + n - 1) * labels + label];
-    for (int64_t t = n - 2; t >= 0; --t) {
-        const T* row = delta + t * stride;
-        const T* into = transposed + label * padded;
-        int64_t pick = 0;
-        T high = row[0] + into[0];
-        for (int64_t c = 1; c < labels; ++c) {
-            T candidate = row[c] + into[c];
-            pick = candidate > high ? c : pick;
-            high = candidate > high ? candidate : high;
-        }
-        total += static_cast<double>(into[pick]) + static_cast<double>(chain.unary[(b * size + t) * labels + pick]);
-        label = best[t] = pick;
-    }
-    return total;
-}
-
-template <class T, int R>
-INLINE void viterbi_rows(const Chain<T>& chain, const int64_t* rows, const T* table, const T* transposed, T* delta, int64_t* best,
-                         double* score) {
-    const int64_t labels = chain.labels, size = chain.size;
-    const int padded = chain.padded();
-    int64_t longest = 0;
-    for (int r = 0; r < R; ++r) longest = chain.length(rows[r]) > longest ? chain.length(rows[r]) : longest;
-    for (int64_t t = 0; t < longest; ++t) {
-        T* here = delta + t * R * padded;
-        if (t > 0) max_multiply<T, R>(here - R * padded, table, labels, padded, here);
-        for (int r = 0; r < R; ++r) {
-            T* row = here + r * padded;
-            if (t >= chain.length(rows[r])) continue;
-            const T* unary = chain.unary + (rows[r] * size + t) * labels;
-            if (t == 0)
-                for (int c = 0; c < padded; ++c) row[c] = c < labels ? unary[c] : -std::numeric_limits<T>::infinity();
-            else
-                for (int64_t c = 0; c < labels; ++c) row[c] += unary[c];
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        score[rows[r]] = walk_back<T>(chain, rows[r], delta + r * padded, R * padded, transposed, best + rows[r] * size);
-}
-
-}  // namespace energyml

@@ -1,0 +1,412 @@
+// Elimination of cells from a factor graph, in log space and double precision.
+//
+// A step adds up the tables that mention a cell and sums (or maximises) the cell out; the clique is never stored.  Its entries are
+// visited in blocks: rows are the labels of the cell, lanes are entries of the message that lie side by side in it.  Tables are
+// sorted by what a block needs of them: one number, the same lanes for every block, or lanes of their own.
+//
+// The way back visits the same blocks and hands each table its share of the probability (or of the best score), so that one sweep
+// gives the gradients of log Z by all tables: marginals.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "simd.h"
+
+namespace energyml {
+
+constexpr double NOTHING = -std::numeric_limits<double>::infinity();
+constexpr int64_t BLOCK = 4096;  // doubles of a block: rows times lanes, within the first-level cache
+
+// A table as a step reads it: strides over the labels of its cells, 0 for cells that it does not mention.
+struct Input {
+    int64_t source;  // a table, or -1 for a message
+    int64_t offset;
+    int64_t row;  // stride of the cell that is summed out
+    std::vector<int64_t> strides;
+    std::vector<int64_t> known;  // pairs: which known cell, and its stride
+};
+
+struct Elimination {
+    int64_t cell, rows, message, entries;
+    std::vector<int64_t> kept, sizes;
+    std::vector<Input> inputs;
+};
+
+struct Graph {
+    int64_t cells, known, workspace;
+    std::vector<Elimination> steps;
+    std::vector<Input> loose;
+};
+
+// Tables of one example and, on the way back, where their gradients go; null where there is none.
+struct Tables {
+    std::vector<const double*> values;
+    std::vector<double*> gradients;
+    const int64_t* labels;  // of the known cells
+    double* messages;
+    double* shares;  // gradients of the messages
+
+    const double* at(const Input& input) const {
+        const double* base = input.source < 0 ? messages : values[input.source];
+        return base ? base + input.offset + shift(input) : nullptr;
+    }
+    double* gradient(const Input& input) const {
+        double* base = input.source < 0 ? shares : gradients[input.source];
+        return base ? base + input.offset + shift(input) : nullptr;
+    }
+    int64_t shift(const Input& input) const {
+        int64_t total = 0;
+        for (size_t k = 0; k < input.known.size(); k += 2) total += labels[input.known[k]] * input.known[k + 1];
+        return total;
+    }
+};
+
+// log of numbers of at least 1, after the fdlibm reduction to [sqrt(1/2), sqrt(2)).
+INLINE V<double> logarithm(V<double> x) {
+    typedef I<double> Whole;
+    Whole bits = reinterpret_cast<Whole&>(x);
+    Whole high = (bits >> 52) - 1023;
+    Whole mantissa_bits = (bits & 0x000fffffffffffffLL) | 0x3ff0000000000000LL;
+    V<double> m = reinterpret_cast<V<double>&>(mantissa_bits);
+    const V<double> half = m * 0.5;
+    Whole large = m > all<double>(1.4142135623730951);
+    m = large ? half : m;
+    V<double> k = __builtin_convertvector(high - large, V<double>);  // `large` is -1 where it holds
+    V<double> f = m - 1.0, s = f / (2.0 + f), z = s * s;
+    V<double> r = z * (0.6666666666666735130 + z * (0.3999999999940941908 + z * (0.2857142874366239149 +
+                  z * (0.2222219843214978396 + z * (0.1818357216161805012 + z * (0.1531383769920937332 + z * 0.1479819860511658591))))));
+    V<double> square = f * f * 0.5;
+    return k * 6.93147180369123816490e-01 - ((square - (s * (square + r) + k * 1.90821492927058770002e-10)) - f);
+}
+
+// One step, ready to visit its blocks.
+class Blocks {
+  public:
+    enum Kind { SCALAR, COMMON, CONTIGUOUS, SCATTERED };
+
+    Blocks(const Elimination& step, const Tables& tables) : step_(step), tables_(tables) {
+        split();
+        for (const Input& input : step.inputs) add(input);
+    }
+
+    int64_t rows() const { return step_.rows; }
+    int64_t lanes() const { return lanes_; }
+    int64_t stride() const { return stride_; }  // from one row of a block to the next: whole vectors
+
+    // Visit(first entry of the message, first lane, lanes, block [rows, stride]) for every block.
+    template <class F> INLINE void each(std::vector<double>& buffer, F visit) {
+        buffer.resize(static_cast<size_t>(rows() * stride_));
+        std::vector<int64_t> index(outer_.size(), 0);
+        for (int64_t entry = 0; entry < step_.entries; entry += lanes_) {
+            for (int64_t start = 0; start < lanes_; start += chunk_) {
+                const int64_t width = std::min(chunk_, lanes_ - start);
+                fill(buffer.data(), start, width);
+                visit(entry + start, start, width, buffer.data());
+            }
+            advance(index);
+        }
+    }
+
+    // Hand the block of shares [rows, stride] to the gradients of all inputs: added, or the maximum of both.
+    template <bool MAX> INLINE void give(const double* block, int64_t start, int64_t width) {
+        for (int64_t j = 0; j < rows(); ++j) {
+            const double* row = block + j * stride_;
+            double whole = MAX ? NOTHING : 0;
+            for (int64_t l = 0; l < width; ++l) whole = MAX ? (row[l] > whole ? row[l] : whole) : whole + row[l];
+            for (Part& part : parts_) {
+                if (!part.gradient) continue;
+                double* to = part.gradient + j * part.input->row;
+                if (part.kind == SCALAR) {
+                    *to = MAX ? std::max(*to, whole) : *to + whole;
+                } else if (part.kind == CONTIGUOUS) {
+                    to += start;
+                    for (int64_t l = 0; l < width; ++l) to[l] = MAX ? (row[l] > to[l] ? row[l] : to[l]) : to[l] + row[l];
+                } else if (part.kind == SCATTERED) {
+                    const int32_t* place = part.places.data() + start;
+                    for (int64_t l = 0; l < width; ++l) {
+                        double& one = to[place[l]];
+                        one = MAX ? std::max(one, row[l]) : one + row[l];
+                    }
+                }
+            }
+            if (!common_shares_.empty()) {
+                double* to = common_shares_.data() + j * lanes_ + start;
+                for (int64_t l = 0; l < width; ++l) to[l] = MAX ? (row[l] > to[l] ? row[l] : to[l]) : to[l] + row[l];
+            }
+        }
+    }
+
+    // Before and after a way back: shares of the tables that are the same for every block are gathered apart.
+    template <bool MAX> void open_common() {
+        bool any = false;
+        for (const Part& part : parts_) any = any || (part.kind == COMMON && part.gradient);
+        common_shares_.assign(any ? static_cast<size_t>(rows() * lanes_) : 0, MAX ? NOTHING : 0.0);
+    }
+    template <bool MAX> void close_common() {
+        if (common_shares_.empty()) return;
+        for (Part& part : parts_) {
+            if (part.kind != COMMON || !part.gradient) continue;
+            for (int64_t j = 0; j < rows(); ++j)
+                for (int64_t l = 0; l < lanes_; ++l) {
+                    double& to = part.gradient[j * part.input->row + part.places[l]];
+                    const double share = common_shares_[j * lanes_ + l];
+                    to = MAX ? std::max(to, share) : to + share;
+                }
+        }
+    }
+
+  private:
+    struct Part {
+        Kind kind;
+        const Input* input;
+        const double* value;
+        double* gradient;
+        std::vector<int32_t> places;  // of the lanes
+    };
+
+    // The innermost cells of the message whose entries make the lanes; the others are counted by an odometer.
+    void split() {
+        inner_ = step_.sizes.size();
+        while (inner_ > 0 && lanes_ < 64) lanes_ *= step_.sizes[--inner_];
+        while (inner_ > 0 && lanes_ * step_.sizes[inner_ - 1] * rows() <= BLOCK) lanes_ *= step_.sizes[--inner_];
+        outer_.assign(step_.sizes.begin(), step_.sizes.begin() + inner_);
+        chunk_ = std::max<int64_t>(8, std::min(lanes_, BLOCK / std::max<int64_t>(1, rows())));
+        chunk_ = std::min(chunk_, lanes_);
+        stride_ = round_up(chunk_, 8);
+    }
+
+    void add(const Input& input) {
+        bool outer = false, inner = false;
+        for (size_t k = 0; k < input.strides.size(); ++k) (k < inner_ ? outer : inner) |= input.strides[k] != 0;
+        Part part{SCALAR, &input, tables_.at(input), tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr, {}};
+        if (!part.value && !part.gradient) return;
+        if (inner) {
+            part.places = places(input);
+            bool side_by_side = true;
+            for (int64_t l = 0; l < lanes_; ++l) side_by_side = side_by_side && part.places[l] == l;
+            part.kind = side_by_side ? CONTIGUOUS : outer ? SCATTERED : COMMON;
+        }
+        if (part.kind == COMMON && part.value) {
+            if (common_.empty()) common_.assign(static_cast<size_t>(rows() * lanes_), 0.0);
+            for (int64_t j = 0; j < rows(); ++j)
+                for (int64_t l = 0; l < lanes_; ++l) common_[j * lanes_ + l] += part.value[j * input.row + part.places[l]];
+        }
+        parts_.push_back(std::move(part));
+    }
+
+    std::vector<int32_t> places(const Input& input) const {
+        std::vector<int32_t> found(1, 0);
+        for (size_t k = inner_; k < step_.sizes.size(); ++k) {
+            std::vector<int32_t> next;
+            next.reserve(found.size() * step_.sizes[k]);
+            for (int32_t before : found)
+                for (int64_t label = 0; label < step_.sizes[k]; ++label) next.push_back(before + static_cast<int32_t>(label * input.strides[k]));
+            found.swap(next);
+        }
+        return found;
+    }
+
+    INLINE void fill(double* block, int64_t start, int64_t width) const {
+        for (int64_t j = 0; j < rows(); ++j) {
+            double* row = block + j * stride_;
+            double constant = 0;
+            for (const Part& part : parts_)
+                if (part.kind == SCALAR && part.value) constant += part.value[j * part.input->row];
+            if (common_.empty()) {
+                for (int64_t l = 0; l < width; ++l) row[l] = constant;
+            } else {
+                const double* from = common_.data() + j * lanes_ + start;
+                for (int64_t l = 0; l < width; ++l) row[l] = constant + from[l];
+            }
+            for (const Part& part : parts_) {
+                if (!part.value) continue;
+                const double* from = part.value + j * part.input->row;
+                if (part.kind == CONTIGUOUS) {
+                    from += start;
+                    for (int64_t l = 0; l < width; ++l) row[l] += from[l];
+                } else if (part.kind == SCATTERED) {
+                    const int32_t* place = part.places.data() + start;
+                    for (int64_t l = 0; l < width; ++l) row[l] += from[place[l]];
+                }
+            }
+        }
+    }
+
+    void advance(std::vector<int64_t>& index) {
+        for (size_t k = outer_.size(); k-- > 0;) {
+            const bool carry = ++index[k] == outer_[k];
+            const int64_t by = carry ? 1 - outer_[k] : 1;
+            for (Part& part : parts_) {
+                const int64_t move = by * part.input->strides[k];
+                if (part.value) part.value += move;
+                if (part.gradient) part.gradient += move;
+            }
+            if (!carry) return;
+            index[k] = 0;
+        }
+    }
+
+    const Elimination& step_;
+    const Tables& tables_;
+    size_t inner_ = 0;
+    int64_t lanes_ = 1, chunk_ = 1, stride_ = 8;
+    std::vector<int64_t> outer_;
+    std::vector<Part> parts_;
+    std::vector<double> common_, common_shares_;
+};
+
+// out[l] = log sum exp (or max) of column l of a block; -inf where every entry is.
+template <bool MAX> INLINE void reduce(double* block, int64_t rows, int64_t stride, int64_t width, double* out) {
+    constexpr int lanes = Lanes<double>::count;
+    int64_t l = 0;
+    for (; l < width; l += lanes) {
+        alignas(64) double spare[lanes];
+        const int64_t live = std::min<int64_t>(lanes, width - l);
+        V<double> high = load(block + l);
+        for (int64_t j = 1; j < rows; ++j) {
+            V<double> x = load(block + j * stride + l);
+            high = x > high ? x : high;
+        }
+        V<double> result = high;
+        if (!MAX) {
+            const V<double> base = high > all<double>(NOTHING) ? high : V<double>{};
+            const V<double> one = all<double>(1.0);
+            V<double> sum = V<double>{};
+            if (rows == 2) {  // the larger of the two adds exp(0)
+                V<double> first = load(block + l), second = load(block + stride + l);
+                sum = one + exponential<double>((first < second ? first : second) - base);
+            } else {
+                for (int64_t j = 0; j < rows; ++j) sum += exponential<double>(load(block + j * stride + l) - base);
+            }
+            result = high > all<double>(NOTHING) ? logarithm(sum > one ? sum : one) + base : all<double>(NOTHING);
+        }
+        if (live == lanes) {
+            store(out + l, result);
+        } else {
+            store(spare, result);
+            std::memcpy(out + l, spare, sizeof(double) * live);
+        }
+    }
+}
+
+// A long column alone: rows are added up in lanes.
+template <bool MAX> INLINE double reduce_column(const double* block, int64_t rows, int64_t stride) {
+    double high = NOTHING;
+    for (int64_t j = 0; j < rows; ++j) high = std::max(high, block[j * stride]);
+    if (MAX || !(high > NOTHING)) return high;
+    double sum = 0;
+    for (int64_t j = 0; j < rows; ++j) sum += std::exp(block[j * stride] - high);
+    return high + std::log(sum);
+}
+
+template <bool MAX> INLINE void send(const Elimination& step, const Tables& tables, std::vector<double>& buffer) {
+    Blocks blocks(step, tables);
+    double* out = tables.messages + step.message;
+    blocks.each(buffer, [&](int64_t entry, int64_t, int64_t width, double* block) __attribute__((always_inline)) {
+        if (width == 1)
+            out[entry] = reduce_column<MAX>(block, step.rows, blocks.stride());
+        else
+            reduce<MAX>(block, step.rows, blocks.stride(), width, out + entry);
+    });
+}
+
+// All messages: the first `sums` steps sum their cell out, the others take the best label.
+INLINE void sweep_up(const Graph& graph, const Tables& tables, int64_t sums, std::vector<double>& buffer) {
+    for (size_t k = 0; k < graph.steps.size(); ++k) {
+        if (static_cast<int64_t>(k) < sums)
+            send<false>(graph.steps[k], tables, buffer);
+        else
+            send<true>(graph.steps[k], tables, buffer);
+    }
+}
+
+// The sum of what depends on no cell any more: log Z, or the best score.
+INLINE double total_of(const Graph& graph, const Tables& tables) {
+    double total = 0;
+    for (const Input& one : graph.loose) {
+        const double* value = tables.at(one);
+        if (value) total += *value;
+    }
+    return total;
+}
+
+// Shares of the probability (SUM: weighted by `weight`), or the best score that goes through each entry (MAX: `weight` is the best),
+// for the steps from `first` on.  In the sum case it returns the entropy of the cells of the steps from `counted` on.
+template <bool MAX>
+INLINE double sweep_down(const Graph& graph, const Tables& tables, double weight, int64_t first, int64_t counted, std::vector<double>& buffer) {
+    std::fill(tables.shares, tables.shares + graph.workspace, MAX ? NOTHING : 0.0);
+    V<double> entropy = V<double>{};
+    for (const Input& one : graph.loose) {
+        double* gradient = tables.gradient(one);
+        if (gradient) *gradient = MAX ? std::max(*gradient, weight) : *gradient + weight;
+    }
+    for (int64_t k = static_cast<int64_t>(graph.steps.size()) - 1; k >= first; --k) {
+        const Elimination& step = graph.steps[k];
+        const double count = k >= counted;
+        const double* message = tables.messages + step.message;
+        const double* share = tables.shares + step.message;
+        Blocks blocks(step, tables);
+        blocks.template open_common<MAX>();
+        blocks.each(buffer, [&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
+            bool any = false;
+            for (int64_t l = 0; l < width; ++l) any = any || (share[entry + l] != (MAX ? NOTHING : 0.0));
+            if (!any) return;
+            for (int64_t j = 0; j < step.rows; ++j) {
+                double* row = block + j * blocks.stride();
+                for (int64_t l = 0; l < width; l += Lanes<double>::count) {
+                    alignas(64) double m[Lanes<double>::count] = {}, s[Lanes<double>::count] = {};
+                    const int64_t live = std::min<int64_t>(Lanes<double>::count, width - l);
+                    std::memcpy(m, message + entry + l, sizeof(double) * live);
+                    std::memcpy(s, share + entry + l, sizeof(double) * live);
+                    V<double> base = load(m), x = load(row + l);
+                    base = base > all<double>(NOTHING) ? base : V<double>{};
+                    V<double> below = x - base;
+                    if (MAX) {
+                        store(row + l, below + load(s));
+                    } else {
+                        V<double> p = exponential<double>(below) * load(s);
+                        entropy -= (p > V<double>{} ? p * below : V<double>{}) * count;
+                        store(row + l, p);
+                    }
+                }
+            }
+            blocks.template give<MAX>(block, start, width);
+        });
+        blocks.template close_common<MAX>();
+    }
+    return horizontal_sum<double>(entropy);
+}
+
+// Labels of the cells of the steps from `first` on, from the last eliminated to the first: the best ones, or drawn with one uniform
+// number for each step.
+template <bool MAX>
+INLINE void walk(const Graph& graph, const Tables& tables, int64_t first, const double* uniform, int64_t* labels, std::vector<double>& row) {
+    for (int64_t k = static_cast<int64_t>(graph.steps.size()) - 1; k >= first; --k) {
+        const Elimination& step = graph.steps[k];
+        row.assign(step.rows, 0.0);
+        for (const Input& input : step.inputs) {
+            const double* value = tables.at(input);
+            if (!value) continue;
+            for (size_t d = 0; d < step.kept.size(); ++d) value += labels[step.kept[d]] * input.strides[d];
+            for (int64_t j = 0; j < step.rows; ++j) row[j] += value[j * input.row];
+        }
+        int64_t pick = 0;
+        for (int64_t j = 1; j < step.rows; ++j) pick = row[j] > row[pick] ? j : pick;
+        if (!MAX && row[pick] > NOTHING) {
+            const double high = row[pick];
+            double sum = 0;
+            for (double& one : row) sum += one = std::exp(one - high);
+            double left = uniform[k] * sum;
+            for (int64_t j = 0; j < step.rows; ++j) {
+                if (row[j] > 0) pick = j;
+                left -= row[j];
+                if (left < 0) break;
+            }
+        }
+        labels[step.cell] = pick;
+    }
+}
+
+}  // namespace energyml

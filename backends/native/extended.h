@@ -1,0 +1,403 @@
+// First-order chains at any magnitude: every number is a mantissa and an exponent of its own, value = mantissa * 2^exponent.
+//
+// Log space would take an exponential for every entry of the table at every step.  Here scores are split once, and a step needs
+// none: the first pass finds the largest exponent for every column, the second adds up the products, each shifted by how far it is
+// below.  Exponents are multiples of UNIT, which keeps them exact up to scores of 1e7; mantissas lie in [2^-4, 2^4] or are 0.
+
+constexpr int UNIT = 8;
+
+template <class X> struct Whole;
+template <> struct Whole<float> {
+    static constexpr float depth = 48;  // a product this far below the largest exponent is lost, whatever the mantissas
+    static constexpr float mass = 1e-14f;  // marginals below this have no pairs worth a look
+    static constexpr double most = 3e7;  // exponents are exact up to here, and so are sums of two
+};
+template <> struct Whole<double> {
+    static constexpr double depth = 80, mass = 1e-25, most = 1e15;
+};
+template <class X> INLINE constexpr X void_exponent() { return static_cast<X>(-1e30); }  // of the number 0
+
+// As many doubles as a vector of X has numbers.
+template <class X> struct Exact;
+template <> struct Exact<float> {
+    typedef double V __attribute__((vector_size(64), aligned(8), may_alias));
+};
+template <> struct Exact<double> {
+    typedef double V __attribute__((vector_size(32), aligned(8), may_alias));
+};
+template <class X> using E = typename Exact<X>::V;
+
+// v * 2^x for whole x that are not too large; 0 or next to nothing below -depth.
+template <class X> INLINE V<X> shifted(V<X> v, V<X> x) {
+#ifdef TARGET_HAS_SCALE
+    if constexpr (std::is_same_v<X, float>)
+        return _mm256_scalef_ps(v, x);
+    else
+        return _mm256_scalef_pd(v, x);
+#else
+    V<X> whole = larger<X>(x, all<X>(-Whole<X>::depth)) + (Lanes<X>::magic + Lanes<X>::bias);
+    I<X> bits = reinterpret_cast<I<X>&>(whole) << Lanes<X>::mantissa;
+    return v * reinterpret_cast<V<X>&>(bits);
+#endif
+}
+
+template <class X> INLINE V<X> nearest(V<X> x) { return (x + Lanes<X>::magic) - Lanes<X>::magic; }
+
+// exp(x) as mantissa and exponent; the reduction is in double, as a score of 1e6 has no digits to spare in float.
+template <class X> INLINE void split(E<X> x, V<X>& mantissa, V<X>& exponent) {
+    constexpr double magic = 6755399441055744.0, ln2 = 0.693147180559945309417;
+    E<X> n = (x * (1.0 / (UNIT * ln2)) + magic) - magic;
+    E<X> r = x - n * (UNIT * 6.93145751953125e-1) - n * (UNIT * 1.42860682030941723212e-6);
+    V<X> rounded = __builtin_convertvector(r, V<X>);
+    V<X> rest = __builtin_convertvector(r - __builtin_convertvector(rounded, E<X>), V<X>);
+    V<X> value = exponential<X>(rounded);
+    V<X> narrow = __builtin_convertvector(x, V<X>);
+    I<X> empty = narrow == all<X>(-std::numeric_limits<X>::infinity());
+    mantissa = empty ? V<X>{} : value + value * rest;
+    exponent = empty ? all<X>(void_exponent<X>()) : __builtin_convertvector(n, V<X>) * static_cast<X>(UNIT);
+}
+
+// Bring a mantissa back into its range.
+template <class X> INLINE void normalise(V<X>& mantissa, V<X>& exponent) {
+    I<X> bits = (reinterpret_cast<I<X>&>(mantissa) >> Lanes<X>::mantissa) - static_cast<typename Lanes<X>::Whole>(Lanes<X>::bias);
+    V<X> units = nearest<X>(__builtin_convertvector(bits, V<X>) * static_cast<X>(1.0 / UNIT)) * static_cast<X>(UNIT);
+    I<X> empty = mantissa == V<X>{};
+    mantissa = empty ? mantissa : shifted<X>(mantissa, -units);
+    exponent = empty ? all<X>(void_exponent<X>()) : exponent + units;
+}
+
+// A row of numbers, or a packed table of them.
+template <class X> struct Numbers {
+    X *mantissa, *exponent;
+};
+
+template <class X> struct ExtendedTable {
+    Numbers<X> forward, backward;
+    X *forward_high, *backward_high;  // [padded]: the largest exponent of each column
+    bool exact;
+};
+
+template <class X> INLINE ExtendedTable<X> extended_table_in(X* memory, int64_t labels, int64_t padded) {
+    const int64_t cells = labels * padded;
+    return {{memory, memory + cells}, {memory + 2 * cells, memory + 3 * cells}, memory + 4 * cells, memory + 4 * cells + padded, true};
+}
+INLINE int64_t extended_table_size(int64_t labels, int64_t padded) { return 4 * labels * padded + 2 * padded; }
+
+template <class X, class In> INLINE E<X> load_exact(const In* row, int64_t column, int64_t labels, bool inside) {
+    return __builtin_convertvector(load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity()), E<X>);
+}
+
+template <class X> static void highest_of_columns(const X* packed, int64_t labels, int64_t padded, X* out) {
+    constexpr int lanes = Lanes<X>::count;
+    for (int64_t column = 0; column < padded;) {
+        const int64_t wide = panel_width((padded - column) / lanes) * lanes;
+        for (int64_t k = 0; k < wide; k += lanes) {
+            const X* entry = packed + column * labels + k;
+            V<X> high = load(entry);
+            for (int64_t i = 1; i < labels; ++i) high = larger<X>(load(entry + i * wide), high);
+            store(out + column + k, high);
+        }
+        column += wide;
+    }
+}
+
+template <class X, class In> static void split_table(const In* pair, int64_t labels, bool backward, ExtendedTable<X>& table) {
+    constexpr int lanes = Lanes<X>::count;
+    const int64_t padded = padded_to<X>(labels);
+    V<X> most = V<X>{};
+    for (int64_t i = 0; i < labels; ++i) {
+        const In* line = pair + i * labels;
+        const bool inside = reads_inside(line, padded, pair + labels * labels);
+        for (int64_t column = 0; column < padded;) {
+            const int wide = panel_width((padded - column) / lanes);
+            for (int p = 0; p < wide; ++p) {
+                const int64_t at = column * labels + (i * wide + p) * lanes;
+                V<X> mantissa, exponent;
+                split<X>(load_exact<X>(line, column + p * lanes, labels, inside), mantissa, exponent);
+                V<X> size = larger<X>(exponent, -exponent);
+                most = larger<X>(exponent > all<X>(void_exponent<X>()) ? size : V<X>{}, most);
+                store(table.forward.mantissa + at, mantissa);
+                store(table.forward.exponent + at, exponent);
+            }
+            column += wide * lanes;
+        }
+    }
+    table.exact = horizontal_max<X>(most) <= Whole<X>::most;
+    highest_of_columns<X>(table.forward.exponent, labels, padded, table.forward_high);
+    if (!backward) return;
+    transpose_packed<X>(table.forward.mantissa, labels, padded, table.backward.mantissa);
+    transpose_packed<X>(table.forward.exponent, labels, padded, table.backward.exponent);
+    // Columns that do not exist have mantissa 0 and, out of the transposition, exponent 0, which must not count.
+    for (int64_t column = 0; column < padded;) {
+        const int64_t wide = panel_width((padded - column) / lanes) * lanes;
+        for (int64_t c = std::max(column, labels); c < column + wide; ++c)
+            for (int64_t i = 0; i < labels; ++i) table.backward.exponent[column * labels + i * wide + c - column] = void_exponent<X>();
+        column += wide;
+    }
+    highest_of_columns<X>(table.backward.exponent, labels, padded, table.backward_high);
+}
+
+template <class X> struct ExtendedScratch {
+    ExtendedTable<X> own;  // where each step or example has its own table
+    Numbers<X> in, out;    // [ROWS, padded] each
+    X* high;               // [ROWS, padded]
+    int32_t* lines;        // [ROWS, labels]
+    X* share;              // [padded]
+    X* outer;              // [labels, padded]: the pair gradient of this unit, or null
+};
+
+// Sums of shifted products for P vectors of columns, over the lines listed.
+template <class X, int P>
+INLINE void sum_shifted(Numbers<X> in, Numbers<X> table, const int32_t* lines, int32_t count, const X* high, X* out) {
+    constexpr int lanes = Lanes<X>::count;
+    V<X> total[P], top[P];
+    for (int p = 0; p < P; ++p) {
+        total[p] = V<X>{};
+        top[p] = load(high + p * lanes);
+    }
+    for (int32_t k = 0; k < count; ++k) {
+        const int64_t i = lines[k], at = i * P * lanes;
+        const V<X> exponent = all<X>(in.exponent[i]), mantissa = all<X>(in.mantissa[i]);
+        for (int p = 0; p < P; ++p) {
+            V<X> below = load(table.exponent + at + p * lanes) + exponent - top[p];
+            total[p] += shifted<X>(load(table.mantissa + at + p * lanes), below) * mantissa;
+        }
+    }
+    for (int p = 0; p < P; ++p) store(out + p * lanes, total[p]);
+}
+
+// The lines whose number is not too low even beside the largest entry of every column: only they can matter.
+template <class X> INLINE int32_t lines_that_matter(const X* exponents, const X* high, const X* columns, int64_t labels, int64_t padded, int32_t* lines) {
+    constexpr int lanes = Lanes<X>::count;
+    V<X> lowest = all<X>(std::numeric_limits<X>::max());
+    for (int64_t c = 0; c < padded; c += lanes) {
+        V<X> top = load(high + c);
+        lowest = top > all<X>(void_exponent<X>() / 2) ? smaller<X>(top - load(columns + c), lowest) : lowest;
+    }
+    const X least = -horizontal_max<X>(-lowest) - Whole<X>::depth;
+    int32_t count = 0;
+    for (int32_t i = 0; i < labels; ++i) {
+        lines[count] = i;
+        count += exponents[i] >= least;
+    }
+    return count;
+}
+
+// scratch.out [rows, padded] = scratch.in @ table; the exponents of the result are in scratch.high, its mantissas not yet in range.
+template <class X>
+static void extended_step(int rows, ExtendedScratch<X>& scratch, Numbers<X> table, const X* columns, int64_t labels, int64_t padded) {
+    constexpr int lanes = Lanes<X>::count;
+    multiply<MaxSum, X>(rows, scratch.in.exponent, table.exponent, labels, padded, scratch.high);
+    int32_t count[ROWS];
+    for (int r = 0; r < rows; ++r)
+        count[r] = lines_that_matter<X>(scratch.in.exponent + r * padded, scratch.high + r * padded, columns, labels, padded, scratch.lines + r * labels);
+    for (int64_t column = 0; column < padded;) {  // rows inside, as a panel fits the cache and a table may not
+        const int wide = panel_width((padded - column) / lanes);
+        const Numbers<X> here{table.mantissa + column * labels, table.exponent + column * labels};
+        for (int r = 0; r < rows; ++r) {
+            const Numbers<X> in{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded};
+            const X* high = scratch.high + r * padded + column;
+            X* out = scratch.out.mantissa + r * padded + column;
+            const int32_t* lines = scratch.lines + r * labels;
+            if (wide == 3)
+                sum_shifted<X, 3>(in, here, lines, count[r], high, out);
+            else if (wide == 2)
+                sum_shifted<X, 2>(in, here, lines, count[r], high, out);
+            else
+                sum_shifted<X, 1>(in, here, lines, count[r], high, out);
+        }
+        column += wide * lanes;
+    }
+}
+
+// row = ahead (or ones) times exp(unary), exponents less the largest, which is returned.  `exact` is cleared when exponents get too
+// large to be exact.
+template <class X, class In>
+INLINE double times_emission(const X* mantissas, const X* exponents, const In* unary, const In* end, int64_t labels, int64_t padded,
+                             Numbers<X> row, bool& exact) {
+    constexpr int lanes = Lanes<X>::count;
+    const bool inside = reads_inside(unary, padded, end);
+    V<X> high = all<X>(void_exponent<X>()), low = V<X>{};
+    for (int64_t c = 0; c < padded; c += lanes) {
+        V<X> mantissa, exponent;
+        split<X>(load_exact<X>(unary, c, labels, inside), mantissa, exponent);
+        if (mantissas) {
+            mantissa *= load(mantissas + c);
+            exponent += load(exponents + c);
+        }
+        normalise<X>(mantissa, exponent);
+        high = larger<X>(exponent, high);
+        store(row.mantissa + c, mantissa);
+        store(row.exponent + c, exponent);
+    }
+    const X top = horizontal_max<X>(high);
+    if (!(top > void_exponent<X>() / 2)) return 0;
+    for (int64_t c = 0; c < padded; c += lanes) {
+        V<X> exponent = load(row.exponent + c);
+        I<X> empty = exponent < all<X>(void_exponent<X>() / 2);
+        exponent = empty ? exponent : exponent - top;
+        low = empty ? low : smaller<X>(exponent, low);
+        store(row.exponent + c, exponent);
+    }
+    exact = exact && -horizontal_max<X>(-low) >= -Whole<X>::most && std::fabs(top) <= Whole<X>::most;
+    return top;
+}
+
+template <class In, class X> struct ExtendedUnit {
+    const Chain<In>& chain;
+    const Answer<In>& answer;
+    const int64_t* rows;  // at most ROWS
+    const int64_t* slots;
+    int count;
+    int64_t padded;
+    ExtendedTable<X> table;
+    Numbers<X> alpha;  // [*, T, padded] by slot; or null
+    ExtendedScratch<X> scratch;
+
+    Numbers<X> kept(int r, int64_t t) const {
+        const int64_t at = (slots[r] * chain.size + t) * padded;
+        return {alpha.mantissa + at, alpha.exponent + at};
+    }
+};
+
+template <class In, class X> INLINE void extended_table_at(ExtendedUnit<In, X>& unit, int64_t t, bool first) {
+    const Chain<In>& chain = unit.chain;
+    if (chain.stationary() || (!first && chain.pair_step == 0)) return;
+    unit.table = unit.scratch.own;
+    split_table<X>(chain.table(unit.rows[0], t), chain.labels, unit.alpha.mantissa != nullptr, unit.table);
+}
+
+template <class In, class X> static void extended_forward(ExtendedUnit<In, X>& unit) {
+    constexpr int lanes = Lanes<X>::count;
+    const Chain<In>& chain = unit.chain;
+    const int64_t labels = chain.labels, padded = unit.padded;
+    ExtendedScratch<X>& scratch = unit.scratch;
+    int64_t lengths[ROWS];
+    double total[ROWS];
+    bool exact[ROWS];
+    for (int r = 0; r < unit.count; ++r) {
+        lengths[r] = chain.length(unit.rows[r]);
+        total[r] = 0;
+        exact[r] = true;
+    }
+    int active = active_at(lengths, unit.count, 0);
+    for (int64_t t = 0; active > 0; active = active_at(lengths, active, ++t)) {
+        if (t > 0) {
+            extended_table_at(unit, t - 1, t == 1);
+            extended_step<X>(active, scratch, unit.table.forward, unit.table.forward_high, labels, padded);
+        }
+        for (int r = 0; r < active; ++r) {
+            const Numbers<X> row{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded};
+            const X* ahead = t > 0 ? scratch.out.mantissa + r * padded : nullptr;
+            total[r] += times_emission<X>(ahead, scratch.high + r * padded, chain.row(unit.rows[r], t), chain.end(), labels, padded, row, exact[r]);
+            exact[r] = exact[r] && (t == 0 || unit.table.exact);
+            if (!unit.alpha.mantissa) continue;
+            const Numbers<X> kept = unit.kept(r, t);
+            copy_row<X>(row.mantissa, padded, kept.mantissa);
+            copy_row<X>(row.exponent, padded, kept.exponent);
+        }
+    }
+    for (int r = 0; r < unit.count; ++r) {
+        const int64_t b = unit.rows[r];
+        V<X> sums = V<X>{};
+        for (int64_t c = r * padded; c < (r + 1) * padded && lengths[r]; c += lanes)
+            sums += shifted<X>(load(scratch.in.mantissa + c), load(scratch.in.exponent + c));
+        const double sum = horizontal_sum<X>(sums);
+        unit.answer.log_z[b] = lengths[r] ? total[r] * 0.693147180559945309417 + std::log(sum) : 0.0;
+        if (!exact[r] && std::is_same_v<X, float>) ++unit.answer.tier[b];
+    }
+}
+
+// The pair gradient between two cells for the lines that have any mass; set, or added to lines `stride` apart.  The first form is
+// for sums, whose lines are padded.
+template <class X, class Out>
+static void extended_pair(Numbers<X> alpha, const X* share, Numbers<X> after, Numbers<X> table, int64_t labels, int64_t padded, X high,
+                          X by, Out* out, int64_t stride, bool add) {
+    constexpr int lanes = Lanes<X>::count;
+    if (!add) std::fill(out, out + labels * stride, static_cast<Out>(0));
+    const bool whole = stride == padded;
+    for (int64_t i = 0; i < labels; ++i) {
+        if (!(share[i] > Whole<X>::mass)) continue;
+        const V<X> mantissa = all<X>(alpha.mantissa[i] * by), exponent = all<X>(alpha.exponent[i] - high);
+        Out* line = out + i * stride;
+        const bool inside = whole || (labels - 1 - i) * labels >= padded - labels;
+        for (int64_t column = 0; column < padded;) {
+            const int wide = panel_width((padded - column) / lanes);
+            for (int p = 0; p < wide; ++p) {
+                const int64_t at = column * labels + (i * wide + p) * lanes, c = column + p * lanes;
+                V<X> place = load(table.exponent + at) + load(after.exponent + c) + exponent;
+                V<X> value = shifted<X>(load(table.mantissa + at) * load(after.mantissa + c), place) * mantissa;
+                store_labels<X>(line, c, labels, inside, value + load_labels<X>(line, c, labels, inside, static_cast<X>(0)));
+            }
+            column += wide * lanes;
+        }
+    }
+}
+
+// Marginals and pair gradients.  False when exponents grew too large to be exact: then nothing of the unit counts.
+template <class In, class X> static bool extended_backward(ExtendedUnit<In, X>& unit) {
+    constexpr int lanes = Lanes<X>::count;
+    const Chain<In>& chain = unit.chain;
+    const Answer<In>& answer = unit.answer;
+    const int64_t labels = chain.labels, size = chain.size, padded = unit.padded;
+    ExtendedScratch<X>& scratch = unit.scratch;
+    int64_t lengths[ROWS] = {};
+    bool exact[ROWS];
+    for (int r = 0; r < unit.count; ++r) {
+        lengths[r] = chain.length(unit.rows[r]);
+        exact[r] = true;
+    }
+    int active = 0;
+    for (int64_t t = unit.count ? lengths[0] - 1 : -1; t >= 0; --t) {
+        if (active > 0) {
+            extended_table_at(unit, t, t == lengths[0] - 2);
+            extended_step<X>(active, scratch, unit.table.backward, unit.table.backward_high, labels, padded);
+        }
+        const int before = active;
+        for (; active < unit.count && lengths[active] > t; ++active) {
+            for (int64_t c = 0; c < padded; ++c) {
+                scratch.out.mantissa[active * padded + c] = c < labels ? static_cast<X>(1) : 0;
+                scratch.high[active * padded + c] = c < labels ? 0 : void_exponent<X>();
+            }
+        }
+        for (int r = 0; r < active; ++r) {
+            const int64_t b = unit.rows[r];
+            const X weight = static_cast<X>(answer.weight_of(b));
+            const Numbers<X> row{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded}, alpha = unit.kept(r, t);
+            X *beta = scratch.out.mantissa + r * padded, *exponents = scratch.high + r * padded, *share = scratch.share;
+            V<X> high = all<X>(4 * void_exponent<X>());
+            for (int64_t c = 0; c < padded; c += lanes) {
+                V<X> mantissa = load(beta + c), exponent = load(exponents + c);
+                normalise<X>(mantissa, exponent);
+                store(beta + c, mantissa);
+                store(exponents + c, exponent);
+                high = larger<X>(load(alpha.exponent + c) + exponent, high);
+            }
+            const X top = horizontal_max<X>(high);
+            V<X> sums = V<X>{};
+            for (int64_t c = 0; c < padded; c += lanes) {
+                V<X> value = shifted<X>(load(alpha.mantissa + c) * load(beta + c), load(alpha.exponent + c) + load(exponents + c) - top);
+                sums += value;
+                store(share + c, value);
+            }
+            const X whole = 1 / horizontal_sum<X>(sums), by = weight * whole;
+            for (int64_t c = 0; c < padded; c += lanes) store(share + c, load(share + c) * whole);
+            if (r < before && answer.pair) {  // `row` still holds emission times beta of the next cell
+                if (scratch.outer)
+                    extended_pair<X>(alpha, share, row, unit.table.forward, labels, padded, top, by, scratch.outer, padded, true);
+                else
+                    extended_pair<X>(alpha, share, row, unit.table.forward, labels, padded, top, by,
+                                     answer.pair + b * answer.pair_example + t * answer.pair_step, labels, answer.pair_example == 0);
+            }
+            if (answer.unary) {
+                In* out = answer.unary + (b * size + t) * labels;
+                const bool inside = (size - 1 - t) * labels >= padded - labels;
+                for (int64_t c = 0; c < labels; c += lanes) store_labels<X>(out, c, labels, inside, load(share + c) * weight);
+            }
+            if (t > 0) times_emission<X>(beta, exponents, chain.row(b, t), chain.end(), labels, padded, row, exact[r]);
+        }
+    }
+    bool fine = true;
+    for (int r = 0; r < unit.count; ++r) fine = fine && exact[r];
+    return fine || std::is_same_v<X, double>;
+}

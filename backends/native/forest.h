@@ -1,0 +1,293 @@
+// Trees: messages from the leaves to the roots and back, each example with a tree of its own.
+//
+// A message is a product of a vector and a table in exp space, in double precision: numbers are taken relative to the largest, and
+// what lies within `SPREAD` of it is kept exactly.  A message whose scores spread further is computed in log space instead.
+#pragma once
+
+#include "eliminate.h"
+
+namespace energyml {
+
+constexpr double SPREAD = 600;  // exp(-600) times exp(0) is still far from underflow
+
+// Where each node of each example sends its message.
+struct Forest {
+    int64_t nodes, labels;
+    const int64_t* parent;   // [B, nodes]: -1 for a root
+    const int64_t* edge;     // [B, nodes]: the row of the pair table that joins a node to its parent
+    const int64_t* order;    // [B, nodes]: by height, so that children come before their parents
+    const int64_t* height;   // [B, nodes]: 0 for leaves
+    const uint8_t* swapped;  // [B, nodes]: whether the node is the second end of its edge
+    const int64_t* count;    // [B]: how many nodes exist
+};
+
+// The trees of one example.
+struct Tree {
+    int64_t nodes, count;
+    const int64_t *parent, *edge, *order, *height;
+    const uint8_t* swapped;
+
+    Tree(const Forest& forest, int64_t example)
+        : nodes(forest.nodes), count(forest.count[example]), parent(forest.parent + example * nodes), edge(forest.edge + example * nodes),
+          order(forest.order + example * nodes), height(forest.height + example * nodes), swapped(forest.swapped + example * nodes) {}
+};
+
+// exp(pair - shift), with the node's labels as rows and with the parent's labels as rows.
+struct Weights {
+    std::vector<double> by_node, by_parent;
+    double shift = 0;
+    bool narrow = true;
+
+    template <class In> INLINE void take(const In* scores, int64_t labels, bool swapped) {
+        const int64_t size = labels * labels;
+        by_node.resize(size + 8);
+        by_parent.resize(size + 8);
+        const std::vector<double> table(scores, scores + size);
+        const double* pair = table.data();
+        double high = NOTHING, low = -NOTHING;
+        for (int64_t k = 0; k < size; ++k) {
+            high = pair[k] > high ? pair[k] : high;
+            low = pair[k] < low && pair[k] > NOTHING ? pair[k] : low;
+        }
+        shift = high > NOTHING ? high : 0;
+        narrow = !(high > NOTHING) || high - low <= SPREAD / 2;
+        double* straight = (swapped ? by_parent : by_node).data();
+        double* turned = (swapped ? by_node : by_parent).data();
+        const V<double> base = all<double>(shift);
+        for (int64_t k = 0; k < size; k += Lanes<double>::count) {
+            alignas(64) double some[Lanes<double>::count] = {NOTHING, NOTHING, NOTHING, NOTHING};
+            const int64_t live = std::min<int64_t>(Lanes<double>::count, size - k);
+            std::memcpy(some, pair + k, sizeof(double) * live);
+            store(straight + k, exponential<double>(load(some) - base));
+        }
+        for (int64_t i = 0; i < labels; ++i)
+            for (int64_t j = 0; j < labels; ++j) turned[j * labels + i] = straight[i * labels + j];
+    }
+};
+
+// out = vector @ table, the table's rows following the vector's labels.
+INLINE void times(const double* vector, const double* table, int64_t labels, double* out) {
+    for (int64_t k = 0; k < labels; ++k) out[k] = 0;
+    for (int64_t i = 0; i < labels; ++i) {
+        const double factor = vector[i];
+        const double* row = table + i * labels;
+        for (int64_t k = 0; k < labels; ++k) out[k] += factor * row[k];
+    }
+}
+
+// The trees of one example, safe at any magnitude.
+template <class In> class TreePass {
+  public:
+    TreePass(const Forest& forest, int64_t example, const In* unary, const In* pair, int64_t edge_stride)
+        : tree_(forest, example), labels_(forest.labels), unary_(unary), pair_(pair), edge_stride_(edge_stride) {}
+
+    // log Z.
+    INLINE double up(std::vector<double>& room) {
+        const size_t size = static_cast<size_t>(tree_.nodes * labels_);
+        room.resize(4 * size + tree_.nodes + labels_ + 64);
+        belief_ = room.data();
+        scaled_ = belief_ + size;
+        sums_ = scaled_ + size;
+        marginal_ = sums_ + size;
+        wide_ = marginal_ + size;
+        spare_ = wide_ + tree_.nodes;
+        for (int64_t k = 0; k < tree_.count; ++k) {
+            const In* from = unary_ + tree_.order[k] * labels_;
+            std::copy(from, from + labels_, at(belief_, tree_.order[k]));
+        }
+        double total = 0;
+        for (int64_t k = 0; k < tree_.count; ++k) {
+            const int64_t node = tree_.order[k];
+            if (tree_.parent[node] < 0)
+                total += root(node);
+            else
+                send(node);
+        }
+        return total;
+    }
+
+    // Marginals times the weight into `unary_gradient` [nodes, labels]; those of pairs are added to `pair_gradient`.
+    INLINE void down(double weight, In* unary_gradient, In* pair_gradient, int64_t gradient_stride) {
+        for (int64_t k = tree_.count - 1; k >= 0; --k) {
+            const int64_t node = tree_.order[k], parent = tree_.parent[node];
+            double* own = at(marginal_, node);
+            if (parent < 0) {
+                const double* p = at(scaled_, node);
+                const double sum = *at(sums_, node);
+                for (int64_t c = 0; c < labels_; ++c) own[c] = sum > 0 ? p[c] / sum * weight : 0;
+            } else {
+                In* gradient = pair_gradient ? pair_gradient + tree_.edge[node] * gradient_stride : nullptr;
+                if (wide_[node] != 0)
+                    wide_shares(node, at(marginal_, parent), own, gradient);
+                else
+                    shares(node, at(marginal_, parent), own, gradient);
+            }
+            std::copy(own, own + labels_, unary_gradient + node * labels_);
+        }
+    }
+
+  private:
+    template <class T> T* at(T* base, int64_t node) const { return base + node * labels_; }
+
+    double pair_at(int64_t node, int64_t own, int64_t above) const {
+        const In* table = pair_ + tree_.edge[node] * edge_stride_;
+        return tree_.swapped[node] ? table[above * labels_ + own] : table[own * labels_ + above];
+    }
+
+    // exp(belief - max) of a node; returns the maximum, and whether its numbers are close enough together.
+    INLINE double scale(int64_t node, bool& narrow) {
+        const double* belief = at(belief_, node);
+        double* scaled = at(scaled_, node);
+        double high = NOTHING, low = -NOTHING;
+        for (int64_t c = 0; c < labels_; ++c) {
+            high = belief[c] > high ? belief[c] : high;
+            low = belief[c] < low && belief[c] > NOTHING ? belief[c] : low;
+        }
+        narrow = !(high > NOTHING) || high - low <= SPREAD / 2;
+        const V<double> base = all<double>(high > NOTHING ? high : 0);
+        for (int64_t c = 0; c < labels_; c += Lanes<double>::count) {
+            alignas(64) double some[Lanes<double>::count] = {NOTHING, NOTHING, NOTHING, NOTHING};
+            const int64_t live = std::min<int64_t>(Lanes<double>::count, labels_ - c);
+            std::memcpy(some, belief + c, sizeof(double) * live);
+            store(some, exponential<double>(load(some) - base));
+            std::memcpy(scaled + c, some, sizeof(double) * live);
+        }
+        return high;
+    }
+
+    INLINE double root(int64_t node) {
+        bool narrow;
+        const double high = scale(node, narrow);
+        const double* scaled = at(scaled_, node);
+        double sum = 0;
+        for (int64_t c = 0; c < labels_; ++c) sum += scaled[c];
+        *at(sums_, node) = high > NOTHING ? sum : 0;
+        return high > NOTHING ? high + std::log(sum) : NOTHING;
+    }
+
+    const Weights& weights(int64_t node) {
+        own_.take(pair_ + tree_.edge[node] * edge_stride_, labels_, tree_.swapped[node]);
+        return own_;
+    }
+
+    INLINE void send(int64_t node) {
+        double* above = at(belief_, tree_.parent[node]);
+        bool narrow;
+        const double high = scale(node, narrow);
+        const Weights& table = weights(node);
+        double* sums = at(sums_, node);
+        wide_[node] = !narrow || !table.narrow;
+        if (wide_[node] != 0) {
+            for (int64_t p = 0; p < labels_; ++p) above[p] += sums[p] = log_sum(node, p);
+            return;
+        }
+        times(at(scaled_, node), table.by_node.data(), labels_, sums);
+        const double base = high > NOTHING ? high + table.shift : 0;
+        for (int64_t p = 0; p < labels_; ++p) above[p] += sums[p] > 0 ? std::log(sums[p]) + base : NOTHING;
+    }
+
+    double log_sum(int64_t node, int64_t p) const {
+        const double* belief = at(belief_, node);
+        double high = NOTHING, sum = 0;
+        for (int64_t c = 0; c < labels_; ++c) high = std::max(high, belief[c] + pair_at(node, c, p));
+        if (!(high > NOTHING)) return NOTHING;
+        for (int64_t c = 0; c < labels_; ++c) sum += std::exp(belief[c] + pair_at(node, c, p) - high);
+        return high + std::log(sum);
+    }
+
+    INLINE void shares(int64_t node, const double* above, double* own, In* gradient) {
+        const Weights& table = weights(node);
+        const double* sums = at(sums_, node);
+        const double* scaled = at(scaled_, node);
+        double* ratio = spare_;
+        for (int64_t p = 0; p < labels_; ++p) ratio[p] = sums[p] > 0 ? above[p] / sums[p] : 0;
+        times(ratio, table.by_parent.data(), labels_, own);
+        for (int64_t c = 0; c < labels_; ++c) own[c] *= scaled[c];
+        if (!gradient) return;
+        for (int64_t c = 0; c < labels_; ++c)
+            for (int64_t p = 0; p < labels_; ++p) entry(gradient, node, c, p) += static_cast<In>(scaled[c] * ratio[p] * table.by_node[c * labels_ + p]);
+    }
+
+    INLINE void wide_shares(int64_t node, const double* above, double* own, In* gradient) {
+        const double* belief = at(belief_, node);
+        const double* sums = at(sums_, node);
+        for (int64_t c = 0; c < labels_; ++c) {
+            own[c] = 0;
+            for (int64_t p = 0; p < labels_; ++p) {
+                if (!(sums[p] > NOTHING) || above[p] == 0) continue;
+                const double share = above[p] * std::exp(belief[c] + pair_at(node, c, p) - sums[p]);
+                own[c] += share;
+                if (gradient) entry(gradient, node, c, p) += static_cast<In>(share);
+            }
+        }
+    }
+
+    In& entry(In* gradient, int64_t node, int64_t own, int64_t above) const {
+        return gradient[tree_.swapped[node] ? above * labels_ + own : own * labels_ + above];
+    }
+
+    Tree tree_;
+    int64_t labels_;
+    const In *unary_, *pair_;
+    int64_t edge_stride_;
+    Weights own_;
+    double *belief_ = nullptr, *scaled_ = nullptr, *sums_ = nullptr, *marginal_ = nullptr, *wide_ = nullptr, *spare_ = nullptr;
+};
+
+// Sort the nodes of an order by height, then by the end of the edge that they are, roots last: those alike stand together.
+inline void by_height(int64_t nodes, int64_t count, const int64_t* parent, const int64_t* height, const uint8_t* swapped, int64_t* order) {
+    const auto key = [&](int64_t node) { return parent[node] < 0 ? 2 * nodes : 2 * height[node] + swapped[node]; };
+    std::vector<int64_t> start(2 * nodes + 2, 0), sorted(count);
+    for (int64_t k = 0; k < count; ++k) ++start[key(order[k]) + 1];
+    for (size_t k = 1; k < start.size(); ++k) start[k] += start[k - 1];
+    for (int64_t k = 0; k < count; ++k) sorted[start[key(order[k])]++] = order[k];
+    std::copy(sorted.begin(), sorted.end(), order);
+}
+
+// Leaves first: parents, edges and order of one example; false when its edges make a cycle.  Edges with an end that is no node do not count.
+inline bool order_forest(int64_t nodes, int64_t edges, const int64_t* ends, const uint8_t* exists, int64_t* parent, int64_t* edge, int64_t* order,
+                         int64_t* height, uint8_t* swapped, int64_t* count) {
+    // For each node its degree and the exclusive-or of its neighbours and edges: a leaf's are its only ones.
+    std::vector<int64_t> degree(nodes, 0), others(nodes, 0), lines(nodes, 0);
+    int64_t joined = 0, present = 0, found = 0;
+    for (int64_t e = 0; e < edges; ++e) {
+        const int64_t a = ends[2 * e], b = ends[2 * e + 1];
+        if (a < 0 || b < 0 || a >= nodes || b >= nodes) continue;
+        if (a == b) return false;
+        ++joined;
+        ++degree[a], ++degree[b];
+        others[a] ^= b, others[b] ^= a;
+        lines[a] ^= e, lines[b] ^= e;
+    }
+    for (int64_t n = 0; n < nodes; ++n) {
+        parent[n] = edge[n] = -1;
+        swapped[n] = 0;
+        height[n] = 0;
+        present += exists[n] != 0;
+    }
+    for (int64_t n = 0; n < nodes; ++n) {
+        if (!exists[n]) continue;
+        int64_t leaf = n;
+        while (degree[leaf] == 1) {  // follow the branch towards the inside as long as it is a leaf
+            const int64_t above = others[leaf], line = lines[leaf];
+            parent[leaf] = above, edge[leaf] = line, swapped[leaf] = ends[2 * line + 1] == leaf;
+            order[found++] = leaf;
+            height[above] = std::max(height[above], height[leaf] + 1);
+            degree[leaf] = -1;
+            --degree[above];
+            others[above] ^= leaf, lines[above] ^= line;
+            --joined;
+            if (above > n) break;  // its turn comes
+            leaf = above;
+        }
+    }
+    if (joined) return false;
+    for (int64_t n = 0; n < nodes; ++n)
+        if (exists[n] && degree[n] == 0) order[found++] = n;
+    *count = found;
+    if (found != present) return false;
+    by_height(nodes, found, parent, height, swapped, order);
+    return true;
+}
+
+}  // namespace energyml

@@ -1,0 +1,408 @@
+// Native kernels for factor graphs, as a module over plain pointers: the caller owns every buffer.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include <cstdlib>
+
+#include "best_forest.h"
+#include "scaled_forest.h"
+
+namespace energyml {
+
+// Reads the numbers of a program one after another (see `encoded` in backends/native/graph.py).
+struct Reader {
+    const int64_t* next;
+    int64_t operator()() { return *next++; }
+};
+
+static Input read_input(Reader& read, size_t kept) {
+    Input input{read(), read(), 0, {}, {}};
+    if (kept != static_cast<size_t>(-1)) {
+        input.row = read();
+        for (size_t k = 0; k < kept; ++k) input.strides.push_back(read());
+    }
+    for (int64_t pairs = read(); pairs > 0; --pairs) {
+        input.known.push_back(read());
+        input.known.push_back(read());
+    }
+    return input;
+}
+
+static Graph read_graph(const int64_t* numbers) {
+    Reader read{numbers};
+    Graph graph;
+    graph.cells = read();
+    graph.known = read();
+    graph.workspace = read();
+    int64_t steps = read(), loose = read();
+    graph.steps.reserve(steps);
+    for (; steps > 0; --steps) {
+        Elimination step;
+        step.cell = read();
+        step.rows = read();
+        step.message = read();
+        step.entries = 1;
+        size_t kept = read();
+        for (size_t k = 0; k < kept; ++k) {
+            step.kept.push_back(read());
+            step.sizes.push_back(read());
+            step.entries *= step.sizes.back();
+        }
+        int64_t inputs = read();
+        step.inputs.reserve(inputs);
+        for (; inputs > 0; --inputs) step.inputs.push_back(read_input(read, kept));
+        graph.steps.push_back(std::move(step));
+    }
+    for (; loose > 0; --loose) graph.loose.push_back(read_input(read, static_cast<size_t>(-1)));
+    return graph;
+}
+
+// What a call wants; null pointers for what it does not.
+struct Wanted {
+    bool maximise;
+    const int64_t* rows;  // the examples
+    int64_t count;
+    const double* const* tables;
+    const int64_t* example_strides;
+    int64_t table_count;
+    const int64_t* labels;  // [count, known]
+    double* log_z;          // [count]
+    const double* weights;  // [count]: null without gradients
+    double* const* gradients;
+    const int64_t* gradient_strides;
+    const int64_t* thread_strides;
+    double* entropy;         // [count]
+    const double* uniforms;  // [count, draws, steps]
+    int64_t* drawn;          // [count, draws, cells]
+    int64_t draws;
+    int64_t sums;     // how many steps sum; the others maximise
+    int64_t counted;  // the first step whose cell counts for the entropy
+};
+
+// Room for messages that a thread keeps from call to call: fresh pages cost more than the work on them.  Large ones are given back.
+class Workspace {
+  public:
+    ~Workspace() { std::free(data_); }
+    double* reserve(size_t count) {
+        if (count > size_) {
+            std::free(data_);
+            data_ = static_cast<double*>(std::malloc(count * sizeof(double)));
+            size_ = data_ ? count : 0;
+        }
+        return data_;
+    }
+    void settle() {
+        if (size_ <= RETAINED) return;
+        std::free(data_);
+        data_ = nullptr;
+        size_ = 0;
+    }
+
+  private:
+    static constexpr size_t RETAINED = size_t{1} << 25;  // 256 MB
+    double* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+template <bool MAX>
+INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
+    const int64_t example = wanted.rows[number];
+    Tables tables;
+    tables.messages = workspace;
+    tables.shares = nullptr;
+    tables.labels = wanted.labels + number * graph.known;
+    for (int64_t k = 0; k < wanted.table_count; ++k)
+        tables.values.push_back(wanted.tables[k] ? wanted.tables[k] + example * wanted.example_strides[k] : nullptr);
+    sweep_up(graph, tables, wanted.sums, buffer);
+    const double total = wanted.log_z[number] = total_of(graph, tables);
+    if (wanted.drawn)
+        for (int64_t d = 0; d < wanted.draws; ++d) {
+            const int64_t place = number * wanted.draws + d;
+            const double* uniform = MAX ? nullptr : wanted.uniforms + place * static_cast<int64_t>(graph.steps.size());
+            walk<MAX>(graph, tables, MAX ? wanted.sums : 0, uniform, wanted.drawn + place * graph.cells, buffer);
+        }
+    if (!wanted.weights) return;
+    tables.shares = workspace + graph.workspace;
+    for (int64_t k = 0; k < wanted.table_count; ++k)
+        tables.gradients.push_back(
+            wanted.gradients[k] ? wanted.gradients[k] + example * wanted.gradient_strides[k] + thread * wanted.thread_strides[k] : nullptr);
+    const double weight = MAX ? total : total > NOTHING ? wanted.weights[number] : 0.0;
+    const double entropy = sweep_down<MAX>(graph, tables, weight, MAX ? wanted.sums : 0, wanted.counted, buffer);
+    if (wanted.entropy) wanted.entropy[number] = entropy;
+}
+
+DISPATCH void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
+    run<false>(graph, wanted, number, thread, workspace, buffer);
+}
+DISPATCH void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
+    run<true>(graph, wanted, number, thread, workspace, buffer);
+}
+
+// False when memory ran out.
+static bool eliminate_all(const Graph& graph, const Wanted& wanted, int threads) {
+    bool fine = true;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads) if (threads > 1)
+#endif
+    {
+        static thread_local Workspace room;
+        std::vector<double> buffer;
+        double* workspace = room.reserve(static_cast<size_t>(std::max<int64_t>(1, graph.workspace)) * (wanted.weights ? 2 : 1));
+        if (!workspace) fine = false;
+        int thread = 0;
+#ifdef _OPENMP
+        thread = omp_get_thread_num();
+#pragma omp for schedule(dynamic)
+#endif
+        for (int64_t number = 0; number < wanted.count; ++number)
+            if (workspace) (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, buffer);
+        room.settle();
+    }
+    return fine;
+}
+
+// What a call on trees wants; null pointers for what it does not.
+template <class T> struct Trees {
+    Forest forest;
+    int64_t batch;
+    const T* unary;  // [B, nodes, labels]
+    const T* pair;
+    int64_t example_stride, edge_stride;  // of the pair table: 0 where it is shared
+    double* log_z;                        // [B]
+    const double* weights;                // [B]
+    T* unary_gradient;
+    T* pair_gradient;  // [B or threads, edges or 1, labels, labels]
+    int64_t gradient_stride;
+    T* apart;        // [threads, labels, labels]: the safe way's share of the gradient of a table that all edges share
+    int64_t* labels;  // [B, nodes]
+
+    bool shared() const { return !example_stride && !edge_stride; }
+};
+
+// What a thread needs while it works on its examples.
+template <class T> struct Room {
+    std::vector<T> state, some;
+    std::vector<double> safe;
+};
+
+template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, int thread, const Exponentials<T>* shared, Room<T>& room) {
+    const int64_t cells = trees.forest.nodes * trees.forest.labels, table = trees.forest.labels * trees.forest.labels;
+    const T* unary = trees.unary + example * cells;
+    const T* pair = trees.pair + example * trees.example_stride;
+    const int64_t gradient_step = trees.edge_stride ? table : 0;
+    T* gradient = trees.pair_gradient ? trees.pair_gradient + (trees.example_stride ? example : thread) * trees.gradient_stride : nullptr;
+    const bool back = trees.weights != nullptr;
+    bool safe = !shared || shared->narrow;
+    if (safe) {
+        ScaledTree<T> fast(trees.forest, example, unary, pair, trees.edge_stride, shared, room.state.data());
+        trees.log_z[example] = fast.up(safe);
+        if (safe && back && trees.log_z[example] > NOTHING)
+            fast.down(trees.weights[example], trees.unary_gradient + example * cells, gradient, gradient_step, room.some);
+    }
+    if (safe) return;
+    TreePass<T> slow(trees.forest, example, unary, pair, trees.edge_stride);
+    trees.log_z[example] = slow.up(room.safe);
+    if (gradient && trees.apart) gradient = trees.apart + thread * table;
+    if (back && trees.log_z[example] > NOTHING)
+        slow.down(trees.weights[example], trees.unary_gradient + example * cells, gradient, gradient_step);
+}
+
+template <class T>
+INLINE void sum_trees(const Trees<T>& trees, int64_t first, int64_t last, int thread, const Exponentials<T>* shared) {
+    Room<T> room;
+    room.state.resize(static_cast<size_t>(2 * trees.forest.nodes * round_up(trees.forest.labels, Lanes<T>::count)) + 16);
+    for (int64_t example = first; example < last; ++example) sum_tree<T>(trees, example, thread, shared, room);
+}
+
+template <class T> INLINE void best_trees(const Trees<T>& trees, int64_t first, int64_t last, const Padded<T>* shared) {
+    std::vector<T> room;
+    const int64_t cells = trees.forest.nodes * trees.forest.labels;
+    for (int64_t example = first; example < last; ++example) {
+        BestTree<T> tree(trees.forest, example, trees.unary + example * cells, trees.pair + example * trees.example_stride, trees.edge_stride, shared);
+        trees.log_z[example] = tree.run(room, trees.labels + example * trees.forest.nodes);
+    }
+}
+
+#define TREES_OF(T, NAME)                                                                                                          \
+    DISPATCH void sum_##NAME(const Trees<T>& trees, int64_t first, int64_t last, int thread, const Exponentials<T>* shared) {    \
+        sum_trees<T>(trees, first, last, thread, shared);                                                                          \
+    }                                                                                                                              \
+    DISPATCH void best_##NAME(const Trees<T>& trees, int64_t first, int64_t last, const Padded<T>* shared) {                      \
+        best_trees<T>(trees, first, last, shared);                                                                                 \
+    }                                                                                                                              \
+    DISPATCH void exponentials_##NAME(const T* pair, int64_t labels, int64_t padded, Exponentials<T>& out) { out.take(pair, labels, padded); }
+
+TREES_OF(float, f32)
+TREES_OF(double, f64)
+
+template <class T> struct ForTrees;
+template <> struct ForTrees<float> {
+    static constexpr auto sum = sum_f32;
+    static constexpr auto best = best_f32;
+    static constexpr auto exponentials = exponentials_f32;
+};
+template <> struct ForTrees<double> {
+    static constexpr auto sum = sum_f64;
+    static constexpr auto best = best_f64;
+    static constexpr auto exponentials = exponentials_f64;
+};
+
+template <class T> static void sweep_trees(const Trees<T>& trees, int threads) {
+    const int64_t labels = trees.forest.labels, padded = round_up(labels, Lanes<T>::count), table = labels * labels;
+    const int64_t each = (trees.batch + threads - 1) / threads;
+    Exponentials<T> exponentials;
+    Padded<T> scores;
+    if (trees.shared() && trees.labels) scores.take(trees.pair, labels, padded);
+    if (trees.shared() && !trees.labels) ForTrees<T>::exponentials(trees.pair, labels, padded, exponentials);
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+#endif
+    for (int thread = 0; thread < threads; ++thread) {
+        const int64_t first = thread * each, last = std::min(trees.batch, (thread + 1) * each);
+        if (trees.labels)
+            ForTrees<T>::best(trees, first, last, trees.shared() ? &scores : nullptr);
+        else
+            ForTrees<T>::sum(trees, first, last, thread, trees.shared() ? &exponentials : nullptr);
+    }
+    if (!trees.shared() || !trees.pair_gradient) return;
+    for (int64_t thread = 0; thread < threads; ++thread)
+        for (int64_t i = 0; i < labels; ++i)
+            for (int64_t j = 0; j < labels; ++j) {
+                T& to = trees.pair_gradient[thread * trees.gradient_stride + i * labels + j];
+                to = to * exponentials.rows[0][i * padded + j] + trees.apart[thread * table + i * labels + j];
+            }
+}
+
+}  // namespace energyml
+
+using namespace energyml;
+
+// The arguments of a call, one after another.
+struct Arguments {
+    PyObject* const* next;
+    int64_t number() { return PyLong_AsLongLong(*next++); }
+    template <class T> T pointer() { return reinterpret_cast<T>(static_cast<intptr_t>(number())); }
+};
+
+// eliminate(maximise, sums, counted, program, rows, count, tables, example_strides, table_count, labels, log_z, weights, gradients,
+//           gradient_strides, thread_strides, entropy, uniforms, drawn, draws, threads)
+static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (n != 20) {
+        PyErr_Format(PyExc_TypeError, "expected 20 arguments, found %zd", n);
+        return nullptr;
+    }
+    Arguments take{args};
+    Wanted wanted;
+    wanted.maximise = take.number() != 0;
+    wanted.sums = take.number();
+    wanted.counted = take.number();
+    const auto* program = take.pointer<const int64_t*>();
+    wanted.rows = take.pointer<const int64_t*>();
+    wanted.count = take.number();
+    wanted.tables = take.pointer<const double* const*>();
+    wanted.example_strides = take.pointer<const int64_t*>();
+    wanted.table_count = take.number();
+    wanted.labels = take.pointer<const int64_t*>();
+    wanted.log_z = take.pointer<double*>();
+    wanted.weights = take.pointer<const double*>();
+    wanted.gradients = take.pointer<double* const*>();
+    wanted.gradient_strides = take.pointer<const int64_t*>();
+    wanted.thread_strides = take.pointer<const int64_t*>();
+    wanted.entropy = take.pointer<double*>();
+    wanted.uniforms = take.pointer<const double*>();
+    wanted.drawn = take.pointer<int64_t*>();
+    wanted.draws = take.number();
+    const int threads = static_cast<int>(take.number());
+    if (PyErr_Occurred()) return nullptr;
+    bool fine = true;
+    Py_BEGIN_ALLOW_THREADS
+    Graph graph = read_graph(program);
+    fine = eliminate_all(graph, wanted, threads);
+    Py_END_ALLOW_THREADS
+    if (!fine) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+// order_forest(B, nodes, edges, ends, exists, parent, edge, order, height, swapped, count) -> examples whose edges make a cycle
+static PyObject* order_forests(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (n != 11) {
+        PyErr_Format(PyExc_TypeError, "expected 11 arguments, found %zd", n);
+        return nullptr;
+    }
+    Arguments take{args};
+    const int64_t batch = take.number(), nodes = take.number(), edges = take.number();
+    const auto* ends = take.pointer<const int64_t*>();
+    const auto* exists = take.pointer<const uint8_t*>();
+    auto* parent = take.pointer<int64_t*>();
+    auto* edge = take.pointer<int64_t*>();
+    auto* order = take.pointer<int64_t*>();
+    auto* height = take.pointer<int64_t*>();
+    auto* swapped = take.pointer<uint8_t*>();
+    auto* count = take.pointer<int64_t*>();
+    if (PyErr_Occurred()) return nullptr;
+    int64_t cyclic = 0;
+    for (int64_t b = 0; b < batch; ++b) {
+        const int64_t at = b * nodes;
+        cyclic += !order_forest(nodes, edges, ends + b * edges * 2, exists + at, parent + at, edge + at, order + at, height + at, swapped + at, count + b);
+    }
+    return PyLong_FromLongLong(cyclic);
+}
+
+template <class T> static void read_and_sweep(Arguments take) {
+    Trees<T> trees;
+    trees.batch = take.number();
+    trees.forest.nodes = take.number();
+    trees.forest.labels = take.number();
+    trees.forest.parent = take.pointer<const int64_t*>();
+    trees.forest.edge = take.pointer<const int64_t*>();
+    trees.forest.order = take.pointer<const int64_t*>();
+    trees.forest.height = take.pointer<const int64_t*>();
+    trees.forest.swapped = take.pointer<const uint8_t*>();
+    trees.forest.count = take.pointer<const int64_t*>();
+    trees.unary = take.pointer<const T*>();
+    trees.pair = take.pointer<const T*>();
+    trees.example_stride = take.number();
+    trees.edge_stride = take.number();
+    trees.log_z = take.pointer<double*>();
+    trees.weights = take.pointer<const double*>();
+    trees.unary_gradient = take.pointer<T*>();
+    trees.pair_gradient = take.pointer<T*>();
+    trees.gradient_stride = take.number();
+    trees.apart = take.pointer<T*>();
+    trees.labels = take.pointer<int64_t*>();
+    const int threads = static_cast<int>(take.number());
+    if (PyErr_Occurred()) return;
+    Py_BEGIN_ALLOW_THREADS
+    sweep_trees<T>(trees, threads);
+    Py_END_ALLOW_THREADS
+}
+
+// sweep_forest(double?, B, nodes, labels, parent, edge, order, height, swapped, count, unary, pair, example_stride, edge_stride, log_z,
+//              weights, unary_gradient, pair_gradient, gradient_stride, apart, labels, threads)
+static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (n != 22) {
+        PyErr_Format(PyExc_TypeError, "expected 22 arguments, found %zd", n);
+        return nullptr;
+    }
+    Arguments take{args};
+    if (take.number())
+        read_and_sweep<double>(take);
+    else
+        read_and_sweep<float>(take);
+    if (PyErr_Occurred()) return nullptr;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},
+    {"sweep_forest", reinterpret_cast<PyCFunction>(sweep_forest), METH_FASTCALL, "Messages along trees, and back."},
+    {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
+    {nullptr, nullptr, 0, nullptr}};
+
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_graphs", "Native kernels for factor graphs.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+PyMODINIT_FUNC PyInit__graphs() { return PyModule_Create(&module); }

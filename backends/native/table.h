@@ -1,0 +1,97 @@
+// Pair tables as the products want them: padded, packed in panels, exponentiated less their maximum, and the same transposed.
+
+template <class T> struct Packed {
+    T* forward;   // [panels][labels][width]
+    T* backward;  // of the transposed table, or null
+    T shift;      // what was subtracted
+    T least;      // the smallest entry that is not zero
+    bool close;   // whether all entries that are not are within some powers of ten
+};
+
+template <class In> INLINE bool reads_inside(const In* row, int64_t padded, const In* end) { return row + padded <= end; }
+
+// The vector of labels at `column` of a row, `filler` beyond the last one.
+template <class T, class In> INLINE V<T> load_labels(const In* row, int64_t column, int64_t labels, bool inside, T filler) {
+    constexpr int lanes = Lanes<T>::count;
+    if (column + lanes <= labels) return load_as<T>(row + column);
+    if (inside) return first_lanes<T>(labels - column) ? load_as<T>(row + column) : all<T>(filler);
+    V<T> v = all<T>(filler);
+    for (int k = 0; column + k < labels; ++k) v[k] = static_cast<T>(row[column + k]);
+    return v;
+}
+
+// A vector into a row of labels that ends within it.  With `inside`, what follows the row is in the same example and is put back.
+template <class T, class In> INLINE void store_labels(In* row, int64_t column, int64_t labels, bool inside, V<T> v) {
+    constexpr int lanes = Lanes<T>::count;
+    if (column + lanes <= labels) return store_as<T>(row + column, v);
+    if (inside) return store_as<T>(row + column, first_lanes<T>(labels - column) ? v : load_as<T>(row + column));
+    for (int k = 0; column + k < labels; ++k) row[column + k] = static_cast<In>(v[k]);
+}
+
+// Rows are short: a call to copy memory would take longer.
+template <class T> INLINE void copy_row(const T* from, int64_t padded, T* to) {
+    for (int64_t c = 0; c < padded; c += Lanes<T>::count) store(to + c, load(from + c));
+}
+
+template <class T> INLINE int64_t padded_to(int64_t labels) { return round_up(labels, Lanes<T>::count); }
+
+// packed[panel][line][width] of the transposed table from that of the table; blocks of one vector squared keep the lines in cache.
+template <class T> static void transpose_packed(const T* from, int64_t labels, int64_t padded, T* to) {
+    constexpr int lanes = Lanes<T>::count;
+    for (int64_t column = 0; column < padded;) {  // columns of the result are lines of the source
+        const int64_t width = panel_width((padded - column) / lanes) * lanes;
+        for (int64_t source = 0; source < padded;) {
+            const int64_t wide = panel_width((padded - source) / lanes) * lanes;
+            const int64_t lines = std::min(width, labels - column), columns = std::min(wide, labels - source);
+            for (int64_t j = 0; j < columns; ++j) {
+                T* out = to + column * labels + (source + j) * width;
+                const T* in = from + source * labels + column * wide + j;
+                for (int64_t i = 0; i < lines; ++i) out[i] = in[i * wide];
+                for (int64_t i = lines; i < width; ++i) out[i] = 0;
+            }
+            source += wide;
+        }
+        column += width;
+    }
+}
+
+// Copy a table into panels, entry by entry through `change`.
+template <class T, class In, class F> INLINE void pack(const In* pair, const In* end, int64_t labels, T* out, T filler, F change) {
+    constexpr int lanes = Lanes<T>::count;
+    const int64_t padded = padded_to<T>(labels);
+    for (int64_t i = 0; i < labels; ++i) {
+        const In* line = pair + i * labels;
+        const bool inside = reads_inside(line, padded, end);
+        for (int64_t column = 0; column < padded;) {
+            const int wide = panel_width((padded - column) / lanes);
+            T* to = out + column * labels + i * wide * lanes;
+            for (int p = 0; p < wide; ++p) store(to + p * lanes, change(load_labels<T>(line, column + p * lanes, labels, inside, filler)));
+            column += wide * lanes;
+        }
+    }
+}
+
+template <class T> struct ExpOf {
+    V<T> shift;
+    INLINE V<T> operator()(V<T> x) const { return exponential<T>(x - shift); }
+};
+
+// exp(pair - max) and its transpose; with scores so far apart that it helps, times 2^lift.
+template <class T, class In> static void exponentiate(const In* pair, int64_t labels, int lift, Packed<T>& table) {
+    constexpr int lanes = Lanes<T>::count;
+    constexpr T nothing = -std::numeric_limits<T>::infinity();
+    const int64_t cells = labels * labels;
+    V<T> high = all<T>(nothing), low = all<T>(-nothing);
+    for (int64_t k = 0; k < cells; k += lanes) {
+        V<T> x = load_labels<T>(pair, k, cells, false, nothing);
+        high = larger<T>(x, high);
+        low = (x < low) & (x > all<T>(nothing)) ? x : low;
+    }
+    const T top = horizontal_max<T>(high), bottom = -horizontal_max<T>(-low);
+    table.close = !(top - bottom > 11);
+    const T above = table.close ? 0 : lift * static_cast<T>(0.693147180559945309417);
+    table.shift = top > nothing ? top - above : 0;
+    table.least = top > nothing ? std::exp(bottom - table.shift) : 1;
+    pack<T>(pair, pair + cells, labels, table.forward, nothing, ExpOf<T>{all<T>(table.shift)});
+    if (table.backward) transpose_packed<T>(table.forward, labels, padded_to<T>(labels), table.backward);
+}

@@ -1,0 +1,153 @@
+// Vectors of 32 bytes and the exponential on them, written with the compiler's vector extensions so that one source serves every
+// instruction set.  Included once for each of them (see targets.h), hence no include guard.
+//
+// 32 bytes also where 64 are at hand: a row of labels is padded to whole vectors, and half the padding beats wider registers.
+
+template <class T> struct Lanes;
+
+template <> struct Lanes<float> {
+    typedef float V __attribute__((vector_size(32), aligned(4), may_alias));
+    typedef int32_t I __attribute__((vector_size(32), aligned(4), may_alias));
+    typedef int32_t Whole;
+    static constexpr int count = 8;
+    static constexpr int mantissa = 23;
+    static constexpr int bias = 127;
+    static constexpr float low = -87.0f;         // exp(low) is still a normal number
+    static constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+    static constexpr float ln2_high = 0.693359375f;
+    static constexpr float ln2_low = -2.12194440e-4f;
+};
+
+template <> struct Lanes<double> {
+    typedef double V __attribute__((vector_size(32), aligned(8), may_alias));
+    typedef int64_t I __attribute__((vector_size(32), aligned(8), may_alias));
+    typedef int64_t Whole;
+    static constexpr int count = 4;
+    static constexpr int mantissa = 52;
+    static constexpr int bias = 1023;
+    static constexpr double low = -708.0;
+    static constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52
+    static constexpr double ln2_high = 6.93145751953125e-1;
+    static constexpr double ln2_low = 1.42860682030941723212e-6;
+};
+
+template <class T> using V = typename Lanes<T>::V;
+template <class T> using I = typename Lanes<T>::I;
+
+typedef float Half __attribute__((vector_size(16), aligned(4), may_alias));  // as many floats as a vector holds doubles
+
+template <class T> INLINE V<T> load(const T* p) { return *reinterpret_cast<const V<T>*>(p); }
+template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<V<T>*>(p) = v; }
+template <class T> INLINE V<T> all(T x) { return x - V<T>{}; }
+
+// A vector of T from scores of another width.
+template <class T, class In> INLINE V<T> load_as(const In* p) {
+    if constexpr (std::is_same_v<T, In>)
+        return load<T>(p);
+    else
+        return __builtin_convertvector(*reinterpret_cast<const Half*>(p), V<double>);
+}
+template <class T, class In> INLINE void store_as(In* p, V<T> v) {
+    if constexpr (std::is_same_v<T, In>)
+        store<T>(p, v);
+    else
+        *reinterpret_cast<Half*>(p) = __builtin_convertvector(v, Half);
+}
+
+template <class T> INLINE V<T> larger(V<T> a, V<T> b) { return a > b ? a : b; }
+template <class T> INLINE V<T> smaller(V<T> a, V<T> b) { return a < b ? a : b; }
+
+// All lanes hold the largest one (or the sum) in the end: pairs, then pairs of pairs.
+INLINE V<float> rotated(V<float> v, int by) {
+    typedef int32_t M __attribute__((vector_size(32)));
+    if (by == 4) return __builtin_shuffle(v, M{4, 5, 6, 7, 0, 1, 2, 3});
+    if (by == 2) return __builtin_shuffle(v, M{2, 3, 0, 1, 6, 7, 4, 5});
+    return __builtin_shuffle(v, M{1, 0, 3, 2, 5, 4, 7, 6});
+}
+INLINE V<double> rotated(V<double> v, int by) {
+    typedef int64_t M __attribute__((vector_size(32)));
+    if (by == 2) return __builtin_shuffle(v, M{2, 3, 0, 1});
+    return __builtin_shuffle(v, M{1, 0, 3, 2});
+}
+template <class T> INLINE T horizontal_max(V<T> v) {
+    if constexpr (Lanes<T>::count == 8) v = larger<T>(v, rotated(v, 4));
+    v = larger<T>(v, rotated(v, 2));
+    v = larger<T>(v, rotated(v, 1));
+    return v[0];
+}
+template <class T> INLINE T horizontal_sum(V<T> v) {
+    if constexpr (Lanes<T>::count == 8) v = v + rotated(v, 4);
+    v = v + rotated(v, 2);
+    v = v + rotated(v, 1);
+    return v[0];
+}
+template <class T> INLINE bool any(I<T> mask) {
+    typedef long long Words __attribute__((vector_size(32), may_alias));
+    Words words = reinterpret_cast<Words&>(mask);
+#ifdef TARGET_HAS_TEST
+    return !__builtin_ia32_ptestz256(words, words);
+#else
+    return (words[0] | words[1] | words[2] | words[3]) != 0;
+#endif
+}
+
+// Lanes below `live` are set.
+template <class T> INLINE I<T> first_lanes(int64_t live) {
+    I<T> index;
+    for (int k = 0; k < Lanes<T>::count; ++k) index[k] = k;
+    return index < (static_cast<typename Lanes<T>::Whole>(live) - I<T>{});
+}
+
+// exp on a polynomial after Cody-Waite reduction; relative error about 1e-7 (float) and 1e-15 (double); 0 below `low`.
+template <class T> INLINE V<T> polynomial(V<T> r);
+
+template <> INLINE V<float> polynomial<float>(V<float> r) {
+    V<float> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    return p * r * r + r + 1.0f;
+}
+
+template <> INLINE V<double> polynomial<double>(V<double> r) {
+    V<double> p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
+    p = p * r + 1.0 / 39916800.0;
+    p = p * r + 1.0 / 3628800.0;
+    p = p * r + 1.0 / 362880.0;
+    p = p * r + 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    return p * r * r + r + 1.0;
+}
+
+template <class T> INLINE V<T> exponential(V<T> x) {
+    typedef Lanes<T> L;
+    const V<T> low = all<T>(L::low);
+    V<T> safe = larger<T>(low, x);
+    V<T> shifted = safe * static_cast<T>(1.44269504088896340736) + L::magic;
+    V<T> n = shifted - L::magic;
+    V<T> r = safe - n * L::ln2_high - n * L::ln2_low;
+    V<T> p = polynomial<T>(r);
+    // The low bits of `shifted` hold the whole number already; shifting drops everything above them.
+    I<T> bits = (reinterpret_cast<I<T>&>(shifted) + L::bias) << L::mantissa;
+    V<T> scale = reinterpret_cast<V<T>&>(bits);
+    return x < low ? V<T>{} : p * scale;
+}
+
+// The exponent of a positive normal number, and a power of two, by their bits.
+template <class T> INLINE int64_t exponent_of(T x) {
+    typename Lanes<T>::Whole bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return static_cast<int64_t>(bits >> Lanes<T>::mantissa) - Lanes<T>::bias;
+}
+template <class T> INLINE T power_of_two(int64_t exponent) {
+    typename Lanes<T>::Whole bits = static_cast<typename Lanes<T>::Whole>(exponent + Lanes<T>::bias) << Lanes<T>::mantissa;
+    T x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
