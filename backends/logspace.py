@@ -8,10 +8,17 @@ from torch import Tensor
 
 def logsumexp(values: Tensor, dim: int) -> Tensor:
     """The log of the sum of exp along a dim; -inf, with zero gradients, where every value is -inf or there is none."""
+    if values.requires_grad and torch.is_grad_enabled():
+        return tracked_logsumexp(values, dim)
     if values.shape[dim] == 0:
         return values.sum(dim) + float("-inf")
-    if not (values.requires_grad and torch.is_grad_enabled()):
-        return torch.logsumexp(values, dim)  # right at -inf too; only its gradient is not
+    return torch.logsumexp(values, dim)  # right at -inf too; only its gradient is not
+
+
+def tracked_logsumexp(values: Tensor, dim: int) -> Tensor:
+    """The same, by operations whose derivatives of any order and kind are safe, whoever records them."""
+    if values.shape[dim] == 0:
+        return values.sum(dim) + float("-inf")
     peak = values.detach().amax(dim, keepdim=True)
     peak = torch.where(peak.isfinite(), peak, 0)
     total = (values - peak).exp().sum(dim)

@@ -37,9 +37,14 @@ _PUBLIC = {
     "step": "energyml.building",
 }
 
-__all__ = [*_PUBLIC, "__version__"]
+_MODULES = {"interop": "energyml.interop", "functional": "energyml.backends.exact.functional"}
+
+__all__ = [*_PUBLIC, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from energyml import interop as interop
     from energyml.building import Builder as Builder
     from energyml.building import axes as axes
     from energyml.building import choose as choose
@@ -64,15 +69,17 @@ if TYPE_CHECKING:
     from energyml.result import Assignment as Assignment
     from energyml.result import Result as Result
 
+    functional: ModuleType
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
-    if name not in _PUBLIC:
+    if name not in _PUBLIC and name not in _MODULES:
         raise AttributeError(f"module 'energyml' has no attribute '{name}'")
     collecting = gc.isenabled()
     gc.disable()  # importing makes no garbage, and a collection would walk all of torch's objects: 0.1 s
     try:
-        value = getattr(import_module(_PUBLIC[name]), name)
+        value = import_module(_MODULES[name]) if name in _MODULES else getattr(import_module(_PUBLIC[name]), name)
     finally:
         if collecting:
             gc.enable()

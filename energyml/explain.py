@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from energyml.driver import Compiled
 from energyml.ir.ground import Instance
 from energyml.ir.text import print_graph
 from energyml.model.show import show_model
-from energyml.plan.planner import Verdict, objective_refusal, plan, survey
+from energyml.plan.backend_card import BackendCard
+from energyml.plan.planner import Verdict, judge, objective_refusal, plan, survey
 from energyml.plan.structure import Structure, recognise
 from energyml.syntax.tree import dump
 
@@ -61,10 +62,13 @@ def explain_plan(compiled: Compiled, sizes: Mapping[str, int]) -> str:
     choices = compiled.model.choices
     made = plan(structure, choices.infer)
     facts = list(structure.describe())
-    if structure.order_of_elimination:
-        facts.append(f"elimination order (min-fill): {_shortened(structure.order_of_elimination)}")
+    if structure.order_of_elimination and not structure.is_sequence:
+        facts.append(f"elimination order: {_shortened(structure.order_of_elimination)}")
     parts = [_titled("Structure", "\n".join(facts))]
     chosen = [f"{made.verdict.selection}: {made.why}", made.verdict.describe(structure)]
+    method = cast("BackendCard", made.verdict.selection.card).method(structure, made.verdict.selection)
+    if method is not None and made.verdict.refusal is None:
+        chosen.append(f"method: {method}")
     if made.verdict.cost is not None:
         chosen.append(f"cost of log_partition for a batch of B: {made.verdict.cost.describe(structure.sizes)}")
     parts.append(_titled("Plan", "\n".join(chosen)))
@@ -83,8 +87,6 @@ def _shortened(order: tuple[str, ...]) -> str:
 
 
 def _joined(selection: Any, main: Verdict, structure: Structure) -> str:
-    from energyml.plan.planner import judge
-
     own = selection["infer"] if selection.card.kind == "objective" else None
     verdict = judge(own, structure) if own is not None and own.name != "auto" else main
     refusal = objective_refusal(selection, verdict, structure)

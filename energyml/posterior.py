@@ -54,9 +54,22 @@ class Posterior:
             raise QueryRefused("`log_prob` needs an answer: labels by variable")
         if query.kind == "max_with_cost" and query.cost is None:
             raise QueryRefused("`max_with_cost` needs costs [B, *dims, labels] by variable")
+        if query.kind == "expectation":
+            self._check_values(query.values)
+        if query.kind in ("cross_entropy", "kl") and not isinstance(query.other, Posterior):
+            raise QueryRefused(f"`{query.kind}` needs the posterior of a second model")
         if query.target is not None and query.target not in self._targets():
             raise QueryRefused(f"`{query.kind}` asks about `{query.target}`, which the model does not have")
         return query
+
+    def _check_values(self, values: Mapping[str, Tensor] | None) -> None:
+        if not values:
+            raise QueryRefused("`expectation` needs values: tensors by variable or term")
+        for name, one in values.items():
+            if name not in self._targets():
+                raise QueryRefused(f"`expectation` asks about `{name}`, which the model does not have")
+            if not isinstance(one, Tensor):
+                raise QueryRefused(f"`expectation` needs a tensor for `{name}`, found {type(one).__name__}")
 
     def _targets(self) -> set[str]:
         return {term.term.name for term in self.problem.terms} | set(self.problem.graph.variables)
@@ -133,6 +146,28 @@ class Posterior:
     def max_with_cost(self, **cost: Tensor) -> Assignment:
         """The best of score plus cost; costs are [B, *dims, labels] by variable, and the score includes them."""
         value: Assignment = self.ask(Query("max_with_cost", cost=cost)).value
+        return value
+
+    def expectation(self, values: Mapping[str, Tensor]) -> Tensor:
+        """[B]: the expectation of a sum of functions, each of one cell or of the cells of one factor.
+
+        Args:
+            values: by variable [B or 1, *dims, labels], by term [B or 1, *domain, *labels]; size 1 where shared.
+        """
+        value: Tensor = self.ask(Query("expectation", values=values)).value
+        return value
+
+    def cross_entropy(self, other: Posterior) -> Tensor:
+        """[B]: -E[log q(y)] of a second model q of the same cells under this one, in nats; inf where q rules answers out.
+
+        The two models may have different terms; their variables, label sets and sizes must agree.
+        """
+        value: Tensor = self.ask(Query("cross_entropy", other=other)).value
+        return value
+
+    def kl(self, other: Posterior) -> Tensor:
+        """[B]: the divergence KL(p, q) of a second model q of the same cells from this one, in nats."""
+        value: Tensor = self.ask(Query("kl", other=other)).value
         return value
 
     def __repr__(self) -> str:

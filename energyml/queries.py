@@ -42,6 +42,9 @@ QUERIES: dict[str, str] = {
     "entropy": "the entropy of p(y | x)",
     "log_prob": "the log-probability of a full or partial answer",
     "max_with_cost": "the best of score plus a decomposable cost",
+    "expectation": "the expectation of a sum of functions of cells and factors",
+    "cross_entropy": "the cross-entropy of a second model of the same cells, relative to this one",
+    "kl": "the divergence of a second model of the same cells from this one",
     "conditionals": "the distribution of each cell given all others",
     "mode": "the best value of a field",
     "variance": "the marginal variances of a field",
@@ -51,7 +54,7 @@ QUERIES: dict[str, str] = {
 # What can be asked about a distribution over labels.
 LABEL_QUERIES = (
     "log_partition", "marginals", "factor_marginals", "max_marginals", "map", "n_best", "sample", "entropy", "log_prob",
-    "max_with_cost",
+    "max_with_cost", "expectation", "cross_entropy", "kl",
 )  # fmt: skip
 
 
@@ -66,6 +69,8 @@ class Query:
         generator: the random generator (`sample`).
         answer: a full or partial answer (`log_prob`), labels by variable with -1 for "any".
         cost: a cost for each label of each cell, by variable (`max_with_cost`).
+        values: a function of each cell or factor, by variable or term (`expectation`).
+        other: the posterior of a second model (`cross_entropy`, `kl`).
     """
 
     kind: str
@@ -74,6 +79,8 @@ class Query:
     generator: Any = None
     answer: Any = None
     cost: Any = None
+    values: Any = None
+    other: Any = None
 
     def __post_init__(self) -> None:
         """Refuse a kind that no backend could know."""

@@ -107,6 +107,11 @@ class Enumeration:
         sizes = [one for part in parts for one in part.groups]
         return Enumerated(labels, score, torch.cat(outputs), torch.cat(first), sizes)
 
+    def scores(self, number: int, labels: dict[str, Tensor]) -> Tensor:
+        """[N]: the scores of given answers [N, *dims] of one example; -inf for those that evidence rules out."""
+        count = next(iter(labels.values())).shape[0]
+        return self._clamped(number, labels, self._score(self.problem.env.batch.example(number), labels, count))
+
     # ----------------------------------------------------------------------------------------------------------- cells
 
     def _groups(self, batch: Batch, number: int, narrowed: bool) -> list[_Group]:

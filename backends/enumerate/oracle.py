@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
+from energyml.backends.expectations import comparable, expected, factored_expectation
 from energyml.backends.logspace import difference, entropy_terms, logsumexp, softmax
 from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm, TableTerm
@@ -131,6 +132,26 @@ class OracleSession(Session):
                 start += count
             rows.append(total)
         return self._stacked(rows, *shape)
+
+    def _expectation(self, query: Query) -> Tensor:
+        factors = self._factor_marginals(Query("factor_marginals"))
+        return factored_expectation(query.values, self._marginals(Query("marginals")), factors)
+
+    def _cross_entropy(self, query: Query) -> Tensor:
+        """-E[log q] over all answers of this model."""
+        if self.free:
+            raise QueryRefused("two models are compared cell by cell, and here the length is part of the answer")
+        comparable(self.problem, query.other)
+        second = Enumeration(query.other.problem, self.variables, self.free, self.enumeration.limit)
+        log_z = query.other.log_partition
+        rows = []
+        for example, answers in enumerate(self.answers):
+            theirs = difference(second.scores(example, answers.labels), log_z[example])
+            rows.append(-expected(softmax(answers.score, 0).unsqueeze(0), theirs.unsqueeze(0)).squeeze(0) + 0.0)
+        return self._stacked(rows)
+
+    def _kl(self, query: Query) -> Tensor:
+        return self._cross_entropy(query) - self._entropy(query)
 
     # --------------------------------------------------------------------------------------------------- best answers
 

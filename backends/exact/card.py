@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
+from energyml.backends.native import available
 from energyml.cards.card import Selection
-from energyml.cards.options import Option, Word
+from energyml.cards.options import Option, Whole, Word
 from energyml.plan.backend_card import BackendCard, Refusal
 from energyml.plan.cost import Cost, product
+from energyml.plan.elimination import Program, TooWide, human_bytes
 from energyml.plan.structure import Shape, Structure
 from energyml.queries import LABEL_QUERIES, Quality, View
 
+MEGABYTES = 2048
+
 
 def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
-    small = "`enumerate` is exact too, for small examples"
-    if structure.latent:
-        return Refusal("it does not sum out latent variables yet", small)
     if structure.free:
-        return Refusal("the length is part of the answer", "a beam searches over lengths; " + small)
-    if structure.shape is Shape.INDEPENDENT and structure.dim is not None and len(structure.cells) == 1:
-        return None
-    if structure.shape is Shape.CHAIN and structure.order == 1:
-        return None
-    if structure.shape is Shape.CHAIN:
-        return Refusal(f"the chain has order {structure.order}, and this version serves order 1", small)
-    return Refusal(f"the tables make a {structure.shape.value}, and this version serves first-order chains", small)
+        return Refusal(
+            "the length is part of the answer", "a beam searches over lengths; `enumerate` is exact for small examples"
+        )
+    if selection["engine"] == "torch_struct" and not structure.is_sequence:
+        return Refusal("torch-struct serves first-order chains", "leave out `engine`")
+    if structure.is_sequence or structure.ground is None or structure.ground.label_counts is None:
+        return None  # a chain, or a graph whose sizes are known only when it is met
+    made = structure.ground.program(float(selection["memory"]) * (1 << 20))
+    if isinstance(made, TooWide):
+        return Refusal(str(made), "raise `memory`, or choose an approximate backend such as `bp` or `mean_field`")
+    return None
 
 
-def _cost(structure: Structure) -> Cost:
-    dim = structure.dim or "T"
-    labels = f"|{structure.cells[0][2]}|"
-    return Cost(product(1, {"B": 1, dim: 1, labels: 2}), product(8, {"B": 1, dim: 1, labels: 1}))
+def _cost(structure: Structure) -> Cost | None:
+    if structure.is_sequence or structure.shape is Shape.CHAIN:
+        dim, labels, order = structure.dim or "T", f"|{structure.cells[0][2]}|", max(1, structure.order)
+        return Cost(product(1, {"B": 1, dim: 1, labels: order + 1}), product(8, {"B": 1, dim: 1, labels: order}))
+    if structure.ground is None or structure.ground.label_counts is None:
+        return None
+    made = structure.ground.program()
+    if not isinstance(made, Program):
+        return None
+    return Cost(product(made.operations, {"B": 1}), product(made.memory, {}))
+
+
+def _method(structure: Structure, selection: Selection) -> str:
+    native = "the native kernel" if available else "torch operations (the native kernel is not built)"
+    if structure.is_sequence:
+        engine = selection["engine"]
+        return f"forward-backward along the chain by {native if engine == 'auto' else f'engine `{engine}`'}"
+    made = None
+    if structure.ground is not None and structure.ground.label_counts is not None:
+        made = structure.ground.program(float(selection["memory"]) * (1 << 20))
+    if not isinstance(made, Program):
+        return f"elimination by {native}, planned when the graph is known"
+    slices = f", in {made.rounds:g} slices" if made.slices else ""
+    return (
+        f"elimination by {native}: {made.method} order, width {made.width}, "
+        f"{human_bytes(made.memory)} for one example{slices}"
+    )
 
 
 CARDS = (
@@ -36,14 +63,18 @@ CARDS = (
         "backend",
         "exact",
         "exact answers wherever the structure allows them",
-        (Option("engine", Word(("auto", "native", "torch", "torch_struct")), "auto", "the chain engine"),),
+        (
+            Option("engine", Word(("auto", "native", "torch", "torch_struct")), "auto", "the chain engine"),
+            Option("memory", Whole(), MEGABYTES, "megabytes that eliminating one example may take"),
+        ),
         0,
-        "energyml.backends.exact.chain:ExactChain",
-        "Lafferty et al. 2001; Rush 2020 (torch-struct)",
+        "energyml.backends.exact.backend:Exact",
+        "Lafferty et al. 2001; Dechter 1999 (bucket elimination); Rush 2020 (torch-struct)",
         view=View.TABLE,
         answers=dict.fromkeys(LABEL_QUERIES, Quality.EXACT),
         refuses=_refuses,
         cost=_cost,
+        method=_method,
         preference=10,
     ),
 )

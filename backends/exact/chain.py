@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
-from energyml.backends.exact.engines import ENGINES, Engine
+from energyml.backend import Problem, QueryRefused, Session
+from energyml.backends.exact.engines import Engine
 from energyml.backends.exact.potentials import Layout, Placed, Potentials, assemble
 from energyml.backends.exact.recursion import (
     chain_best,
@@ -17,26 +17,11 @@ from energyml.backends.exact.recursion import (
     chain_max_marginals,
     chain_score,
 )
+from energyml.backends.expectations import comparable, cross_entropy, expected, factored_expectation, normalised
 from energyml.backends.logspace import difference
 from energyml.bind.batch import Along
-from energyml.bind.terms import BoundTerm
-from energyml.ir.graph import Graph
-from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
-
-
-class ExactChain(Backend):
-    """Exact answers for one sequence variable under first-order tables.  Cost: O(B T C²)."""
-
-    def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
-        """Sort the tables into unaries and pairs."""
-        self.layout = Layout(graph, terms)
-        self.engine = ENGINES[str(self.selection["engine"])]
-
-    def open(self, problem: Problem) -> Session:
-        """Nothing is computed before a query asks."""
-        return ChainSession(problem, self.layout, self.engine)
 
 
 class ChainSession(Session):
@@ -87,20 +72,30 @@ class ChainSession(Session):
 
     def _log_prob(self, query: Query) -> Tensor:
         """The log-partition of the answers that agree with a full or partial one, less that of all."""
+        labels = query.answer.get(self.variable)
+        if labels is not None:
+            whole = self.engine.likelihood(self.potentials, self._along().compact(labels, 1))
+            if whole is not None:
+                return whole
         known = self.problem.known(query.answer)
         clamped = assemble(self.problem, self.layout, known)
         return difference(self.engine.log_partition(clamped), self.log_z)
 
     def _marginals(self, query: Query) -> dict[str, Tensor]:
         unary, _ = self._moments(pairs=False)
-        return {self.variable: self._along().spread(unary, 0.0)}
+        along = self._along()
+        return {self.variable: unary if along.rank is None else along.spread(unary, 0.0)}  # 0 beyond each chain already
 
     def _moments(self, pairs: bool) -> tuple[Tensor, Tensor]:
         """Marginals of cells and pairs as gradients of the log-partition; differentiable where the scores are."""
         potentials = self.potentials
         if potentials.unary.shape[1] == 0:
             return potentials.unary, potentials.pair  # no cells: nothing to differentiate, and nothing in the answer
-        tracked = torch.is_grad_enabled() and (potentials.unary.requires_grad or potentials.pair.requires_grad)
+        tracked = torch.is_grad_enabled() and (potentials.scores.requires_grad or potentials.steps.requires_grad)
+        if not tracked:
+            direct = self.engine.marginals(potentials, pairs)
+            if direct is not None:
+                return direct[0], potentials.pair if direct[1] is None else direct[1]
         with torch.inference_mode(False), torch.enable_grad():
             unary = _leaf(potentials.unary, tracked)
             steps = potentials.pair if pairs else potentials.steps
@@ -142,10 +137,28 @@ class ChainSession(Session):
     def _entropy(self, query: Query) -> Tensor:
         return chain_entropy(*self._moments(pairs=True))
 
+    def _expectation(self, query: Query) -> Tensor:
+        factors = self._factor_marginals(Query("factor_marginals"))
+        return factored_expectation(query.values, self._marginals(Query("marginals")), factors)
+
+    def _cross_entropy(self, query: Query) -> Tensor:
+        """log Z of the other model less its expected score."""
+        other = comparable(self.problem, query.other)
+        unary, pair = self._moments(pairs=True)
+        theirs = assemble(other, Layout(other.graph, other.terms), other.evidence)
+        score = expected(normalised(unary, 1), theirs.unary) + expected(normalised(pair, 2), theirs.pair)
+        return cross_entropy(query.other.log_partition, score, ~self.log_z.isneginf())
+
+    def _kl(self, query: Query) -> Tensor:
+        return self._cross_entropy(query) - self._entropy(query)
+
     # ------------------------------------------------------------------------------------------------- best answers
 
     def _map(self, query: Query) -> Assignment:
-        return self._first(self._answers(*self.engine.best(self.potentials)))
+        labels, score = self.engine.best(self.potentials)
+        if self._along().rank is None:  # cells are positions, and -1 stands beyond each chain already
+            return Assignment({self.variable: labels[:, 0]}, score[:, 0], self.problem.label_names())
+        return self._first(self._answers(labels, score))
 
     def _n_best(self, query: Query) -> Assignment:
         return self._answers(*chain_best(self.potentials, query.count))

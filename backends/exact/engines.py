@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recursion import chain_answers, chain_best, chain_log_partition
+from energyml.backends.exact.recursion import chain_answers, chain_best, chain_log_partition, chain_marginals
 from energyml.backends.exact.struct_engine import struct_log_partition
 from energyml.backends.native import available
 from energyml.backends.native import chain as native
@@ -25,36 +26,54 @@ class Engine:
     Attributes:
         log_partition: [B], differentiable twice.
         best: the best answer as labels [B, 1, T] and its score [B, 1], -1 and -inf where there is none.
+        marginals: those of cells [B, T, C] and, when asked for, of steps [B, T-1, C, C], without gradients; `None`
+            where the log-partition has to be differentiated for them.
+        likelihood: [B] the log-probability of labels [B, T] of all cells, differentiable twice; `None` where it takes
+            two log-partitions, as for labels of only some cells.
     """
 
     log_partition: Callable[[Potentials], Tensor]
     best: Callable[[Potentials], tuple[Tensor, Tensor]]
+    marginals: Callable[[Potentials, bool], tuple[Tensor, Tensor | None] | None] = lambda potentials, pairs: None
+    likelihood: Callable[[Potentials, Tensor], Tensor | None] = lambda potentials, labels: None
 
 
 def _applies(potentials: Potentials) -> bool:
-    return potentials.steps.shape[:2] == (1, 1) and native.serves(potentials.scores, potentials.steps)
+    return native.serves(potentials.scores, potentials.steps)
 
 
-def _demanded(potentials: Potentials) -> Tensor:
-    """The shared pair scores that the kernels need, or the reason why they cannot serve."""
+def _demand(potentials: Potentials) -> None:
+    """Say why the kernels cannot serve, where they cannot."""
     if not available:
         raise EnergyError("the native kernels are not built; `exact(engine: torch)` gives the same answers")
     if not _applies(potentials):
         raise EnergyError(
-            "the native kernels serve chains on the CPU, in float32 or float64, whose pair scores are the same at each "
-            "step; `exact(engine: auto)` takes the torch recursion where they do not"
+            "the native kernels serve chains on the CPU, in float32 or float64; `exact(engine: auto)` takes the torch "
+            "recursion where they do not"
         )
-    assert potentials.shared is not None
-    return potentials.shared
 
 
 def _native_log_partition(potentials: Potentials) -> Tensor:
-    return native.log_partition(potentials.scores, _demanded(potentials), potentials.count)
+    _demand(potentials)
+    return native.log_partition(potentials.scores, potentials.steps, potentials.count)
+
+
+def _native_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None]:
+    _demand(potentials)
+    return native.marginals(potentials.scores, potentials.steps, potentials.count, pairs)[:2]
+
+
+def _native_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
+    _demand(potentials)
+    return native.log_likelihood(potentials.scores, potentials.steps, potentials.count, labels)
 
 
 def _native_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
-    labels, score = native.viterbi(potentials.scores, _demanded(potentials), potentials.count)
-    return chain_answers(potentials, labels.unsqueeze(1), score.unsqueeze(1))
+    _demand(potentials)
+    labels, score = native.viterbi(potentials.scores, potentials.steps, potentials.count)
+    if torch.is_grad_enabled() and (potentials.scores.requires_grad or potentials.steps.requires_grad):
+        return chain_answers(potentials, labels.unsqueeze(1), score.unsqueeze(1))
+    return labels.unsqueeze(1), score.unsqueeze(1)
 
 
 def _torch_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
@@ -62,9 +81,15 @@ def _torch_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
 
 
 def _auto_log_partition(potentials: Potentials) -> Tensor:
-    if not _applies(potentials):
-        return chain_log_partition(potentials)
-    return native.log_partition(potentials.scores, potentials.steps.flatten(0, 2), potentials.count)
+    return _native_log_partition(potentials) if _applies(potentials) else chain_log_partition(potentials)
+
+
+def _auto_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None]:
+    return _native_marginals(potentials, pairs) if _applies(potentials) else chain_marginals(potentials, pairs)
+
+
+def _auto_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
+    return _native_likelihood(potentials, labels) if _applies(potentials) else None
 
 
 def _auto_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
@@ -72,8 +97,8 @@ def _auto_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
 
 
 ENGINES: dict[str, Engine] = {
-    "auto": Engine(_auto_log_partition, _auto_best),
-    "native": Engine(_native_log_partition, _native_best),
-    "torch": Engine(chain_log_partition, _torch_best),
+    "auto": Engine(_auto_log_partition, _auto_best, _auto_marginals, _auto_likelihood),
+    "native": Engine(_native_log_partition, _native_best, _native_marginals, _native_likelihood),
+    "torch": Engine(chain_log_partition, _torch_best, chain_marginals),
     "torch_struct": Engine(struct_log_partition, _torch_best),
 }

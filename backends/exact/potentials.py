@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,16 +25,20 @@ class Potentials:
 
     def __init__(self, scores: Tensor, steps: Tensor, count: Tensor | None) -> None:
         self.scores, self.steps, self.count = scores, steps, count
+        self._exists: Tensor | None = None
 
     @property
     def shared(self) -> Tensor | None:
         """[C, C]: the pair scores, when every step of every chain has the same."""
         return self.steps.flatten(0, 2) if self.steps.shape[:2] == (1, 1) else None
 
-    @cached_property
+    # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
+    @property
     def exists(self) -> Tensor | None:
         """[B, T]: which cells exist; `None` when all do."""
-        return None if self.count is None else exist_below(self.count, self.scores.shape[1])
+        if self._exists is None and self.count is not None:
+            self._exists = exist_below(self.count, self.scores.shape[1])
+        return self._exists
 
     # Not remembered: what is made without gradients must not serve where they are wanted.
     @property

@@ -1,6 +1,6 @@
-"""Recursions over a batch of first-order chains, in log space.
+"""What is asked of a batch of first-order chains, answered by recursions over their cells.
 
-All of them run over the cells one after another, with O(B C²) work for each, and are safe where scores are -inf.
+All of them do O(B C²) work for each cell, and are safe where scores are -inf.
 """
 
 from __future__ import annotations
@@ -8,22 +8,54 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from energyml.backends.exact.partition import beginnings, log_partition, marginals
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.logspace import entropy_terms, logsumexp, softmax
+from energyml.backends.exact.unscaled import wide
+from energyml.backends.exact.viterbi import viterbi
+from energyml.backends.logspace import entropy_terms, softmax
 from energyml.result import ABSENT
 
 
 def chain_log_partition(potentials: Potentials) -> Tensor:
-    """[B]: the log-partition of each chain; -inf where every answer is forbidden, 0 for a chain without cells."""
-    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
-    if unary.shape[1] == 0:
-        return unary.sum((1, 2))
-    ahead = unary[:, 0]
-    for t in range(1, unary.shape[1]):
-        step = logsumexp(ahead.unsqueeze(2) + pair[:, t - 1], 1) + unary[:, t]
-        ahead = step if exists is None else torch.where(exists[:, t : t + 1], step, ahead)
-    total = logsumexp(ahead, 1)
-    return total if exists is None else torch.where(exists[:, 0], total, 0)
+    """[B]: the log-partition of each chain; -inf where every answer is forbidden, 0 for a chain without cells.
+
+    O(B T C²).  Differentiable any number of times, also under `torch.func` and `torch.compile`.
+    """
+    return log_partition(potentials.scores, potentials.steps, potentials.exists)
+
+
+def chain_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None]:
+    """The marginals of cells [B, T, C] and, when asked for, of steps [B, T-1, C, C], without gradients.  O(B T C²).
+
+    Zero where there is no cell, and where every answer is forbidden.
+    """
+    return marginals(potentials.scores, potentials.steps, potentials.exists, pairs)
+
+
+def chain_expected(unary: Tensor, pair: Tensor, scores: Tensor, steps: Tensor) -> Tensor:
+    """[B]: the expected score of answers, by scores other than those that the answers are drawn from.
+
+    Differentiable.  What has probability 0 counts nothing, whatever its score; the expectation is -inf, with zero
+    gradients, where an answer that the scores forbid has positive probability.  O(B T C²).
+
+    Args:
+        unary: [B, T, C] marginals of cells.
+        pair: [B, T-1, C, C] marginals of steps.
+        scores: [B or 1, T or 1, C] the scores of cells.
+        steps: [B or 1, T-1 or 1, C, C] the scores of steps.
+    """
+    if steps.shape[1] == 1:
+        pair = pair.sum(1, keepdim=True)
+    cells, impossible = _products(unary, scores)
+    joint, forbidden = _products(pair, steps)
+    return (cells + joint).masked_fill(impossible | forbidden, float("-inf"))
+
+
+def _products(p: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """[B]: the sum of probabilities times scores, and whether one that is positive meets -inf."""
+    forbidden = scores.isneginf()
+    finite = torch.where(forbidden | ((p == 0) & ~scores.isfinite()), 0, scores)
+    return (p * finite).flatten(1).sum(1), ((p > 0) & forbidden).flatten(1).any(1)
 
 
 def chain_entropy(unary: Tensor, pair: Tensor) -> Tensor:
@@ -36,17 +68,21 @@ def chain_entropy(unary: Tensor, pair: Tensor) -> Tensor:
 
 
 def chain_score(potentials: Potentials, labels: Tensor) -> Tensor:
-    """[B, k]: the scores of answers [B, k, T]; labels where there is no cell do not matter."""
-    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
+    """[B, k]: the scores of answers [B, k, T]; labels where there is no cell do not matter.  O(B k T)."""
+    unary, steps, exists = potentials.unary, potentials.steps, potentials.exists
     here = labels.clamp(min=0)
     count = unary.shape[2]
-    cells = unary.unsqueeze(1).expand(*here.shape, count).gather(-1, here.unsqueeze(-1)).squeeze(-1)
-    joint = (here[..., :-1] * count + here[..., 1:]).unsqueeze(-1)
-    steps = pair.flatten(2).unsqueeze(1).expand(*joint.shape[:-1], count * count).gather(-1, joint).squeeze(-1)
+    cells = unary.gather(2, here.transpose(1, 2)).transpose(1, 2)
+    # The place of each pair in the tables as they are, shared or not: their gradient is no larger than they are.
+    place = here[..., :-1] * count + here[..., 1:]
+    if steps.shape[:2] != (1, 1):
+        examples, positions = (torch.arange(n, device=unary.device) * (n > 1) for n in steps.shape[:2])
+        place = place + (examples.view(-1, 1, 1) * steps.shape[1] + positions) * count**2
+    pairs = steps.reshape(-1).index_select(0, place.flatten()).view(place.shape)
     if exists is not None:
         cells = torch.where(exists.unsqueeze(1), cells, 0)
-        steps = torch.where(exists[:, 1:].unsqueeze(1), steps, 0)
-    return cells.sum(-1) + steps.sum(-1)
+        pairs = torch.where(exists[:, 1:].unsqueeze(1), pairs, 0)
+    return cells.sum(-1) + pairs.sum(-1)
 
 
 def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
@@ -55,7 +91,11 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
     Viterbi with k hypotheses for each label: O(B T C² k).  Scores are differentiable.
     """
     with torch.no_grad():
-        labels, scores = _decode(potentials, count)
+        if count == 1:
+            best, score = viterbi(potentials.scores, potentials.steps, potentials.exists)
+            labels, scores = best.unsqueeze(1), score.unsqueeze(1)
+        else:
+            labels, scores = _decode(potentials, count)
     return chain_answers(potentials, labels, scores)
 
 
@@ -132,23 +172,22 @@ def chain_draws(potentials: Potentials, count: int, generator: torch.Generator |
 
     Forward filtering, backward sampling: O(B T C²), and O(T C) more for each draw.
     """
-    unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
-    batch, size, labels = unary.shape
-    drawn = torch.zeros(batch, count, size, dtype=torch.long, device=unary.device)
-    possible = ~chain_log_partition(potentials).isneginf()
-    ahead = [unary[:, 0]] if size else []
-    for t in range(1, size):
-        step = logsumexp(ahead[-1].unsqueeze(2) + pair[:, t - 1], 1) + unary[:, t]
-        ahead.append(step if exists is None else torch.where(exists[:, t : t + 1], step, ahead[-1]))
+    pair, exists = potentials.pair, potentials.exists
+    batch, size, labels = potentials.scores.shape
+    drawn = torch.zeros(batch, count, size, dtype=torch.long, device=pair.device)
+    ahead, total = beginnings(potentials.scores, potentials.steps, exists)
+    possible = ~total.isneginf()
+    if batch == 0 or count == 0:
+        return drawn, possible
+    meant = possible.unsqueeze(1).expand(batch, size)
+    meant = meant if exists is None else meant & exists
     for t in range(size - 1, -1, -1):
-        logits = ahead[t].unsqueeze(1).expand(batch, count, labels)
+        logits = ahead[:, t].unsqueeze(1).expand(batch, count, labels)
         if t + 1 < size:
             columns = pair[:, t].transpose(1, 2)
             onward = columns.gather(1, drawn[:, :, t + 1].unsqueeze(2).expand(batch, count, labels))
             logits = logits + (onward if exists is None else torch.where(exists[:, t + 1].reshape(-1, 1, 1), onward, 0))
-        weights = softmax(logits.to(torch.float64), -1)
-        weights = torch.where(possible.reshape(-1, 1, 1), weights, 1)
-        if weights.numel():
-            picked = torch.multinomial(weights.flatten(0, 1), 1, generator=generator)
-            drawn[:, :, t] = picked.reshape(batch, count)
+        # Where nothing is meant to be drawn, all labels weigh the same: weights must not all be zero.
+        weights = torch.where(meant[:, t].reshape(-1, 1, 1), softmax(logits.to(wide(pair.device)), -1), 1)
+        drawn[:, :, t] = torch.multinomial(weights.flatten(0, 1), 1, generator=generator).reshape(batch, count)
     return drawn, possible

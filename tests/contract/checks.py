@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import energyml as em
 from energyml.backend import QueryRefused
 from energyml.queries import Quality, View
 from tests.contract.cases import Case
-from tests.contract.reference import NINF, Example
+from tests.contract.reference import NINF, Example, examples
 
 COUNT = 3
 Check = Callable[["Question"], None]
@@ -229,6 +230,66 @@ def conditionals(q: Question) -> None:
         q.scores(one, wanted)
 
 
+def expectation(q: Question) -> None:
+    asked: dict[str, Tensor] = {}
+    wanted = np.zeros(q.case.batch)
+    factors = q.ask("factor_marginals")
+    for name, count in q.examples[0].counts.items():
+        asked[name] = torch.randn(q.shaped(name, count), generator=q.generator, dtype=torch.float64).to(q.case.dtype)
+        wanted += [(e.marginals(name) * values(asked[name])[b]).sum() for b, e in enumerate(q.examples)]
+    for term in q.case.model.graph.terms:
+        if term.name in factors and term.name not in asked:
+            shape = (1, *factors[term.name].shape[1:])
+            asked[term.name] = torch.randn(shape, generator=q.generator, dtype=torch.float64).to(q.case.dtype)
+            domain = tuple(shape[1 : 1 + len(term.domain)])
+            wanted += [(e.factor_marginals(term, domain) * values(asked[term.name])[0]).sum() for e in q.examples]
+    q.probabilities(q.ask("expectation", values=asked), wanted)
+
+
+def _second(q: Question) -> tuple[em.Posterior, Sequence[Example]]:
+    """Another posterior of the same cells: the same model with other inputs."""
+    inputs = {
+        name: (one * 0.5 + torch.rand(one.shape, generator=q.generator).to(one.dtype))
+        if one.is_floating_point()
+        else one
+        for name, one in q.case.inputs.items()
+    }
+    case = replace(q.case, inputs=inputs)
+    return case.infer(q.posterior.backend), examples(case)
+
+
+def _compared(q: Question, kind: str) -> None:
+    graph = q.case.model.graph
+    other, second = _second(q)
+    reason = next((word for word, holds in (
+        ("latents", any(v.kind == "latent" for v in graph.discrete)),
+        ("part of the answer", any(dim.kind == "free" for dim in graph.dims.values())),
+    ) if holds), None)  # fmt: skip
+    if reason is not None:
+        with pytest.raises(QueryRefused, match=reason):
+            q.ask(kind, other=other)
+        return
+    wanted = []
+    for one, two in zip(q.examples, second, strict=True):
+        p = one.probabilities
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_p, log_q = (
+                np.log(p),
+                np.log(two.probabilities) if two.log_partition == NINF else two.score - two.log_partition,
+            )
+            minus = log_q if kind == "cross_entropy" else log_q - log_p
+            wanted.append(float(np.where(p > 0, p * minus, 0).sum()) if p.sum() > 0 else 0.0)
+    q.scores(-q.ask(kind, other=other), wanted)
+
+
+def cross_entropy(q: Question) -> None:
+    _compared(q, "cross_entropy")
+
+
+def kl(q: Question) -> None:
+    _compared(q, "kl")
+
+
 CHECKS: dict[str, Check] = {
     "log_partition": log_partition,
     "marginals": marginals,
@@ -241,6 +302,9 @@ CHECKS: dict[str, Check] = {
     "log_prob": log_prob,
     "max_with_cost": max_with_cost,
     "conditionals": conditionals,
+    "expectation": expectation,
+    "cross_entropy": cross_entropy,
+    "kl": kl,
 }
 
 
@@ -250,4 +314,8 @@ def arguments(kind: str, q: Question) -> dict[str, Any]:
         return {"answer": q.random_answer(1.0)}
     if kind == "max_with_cost":
         return {"cost": {n: torch.zeros(q.shaped(n, q.examples[0].counts[n]), dtype=q.case.dtype) for n in q.outputs}}
+    if kind == "expectation":
+        return {"values": {n: torch.zeros(q.shaped(n, q.examples[0].counts[n]), dtype=q.case.dtype) for n in q.outputs}}
+    if kind in ("cross_entropy", "kl"):
+        return {"other": q.posterior}
     return {}

@@ -210,3 +210,17 @@ def edges(draft: Draft, size: int, rows: int) -> Tensor:
     """Edges that differ from example to example; some rows are padding."""
     found = torch.randint(-1, max(size, 1), (draft.batch, rows, 2), generator=draft.generator)
     return found if size else torch.full_like(found, -1)
+
+
+def tree_edges(draft: Draft, size: int, rows: int) -> Tensor:
+    """Edges of a random forest for each example, in any order and direction; the other rows are padding."""
+    found = torch.full((draft.batch, rows, 2), -1)
+    for example in range(draft.batch):
+        names = torch.randperm(max(1, size), generator=draft.generator)
+        order = torch.randperm(rows, generator=draft.generator).tolist()
+        for node in range(1, size):
+            above = int(draft.below(node + 1))  # the last choice leaves the node without a parent
+            if above < node and order:
+                ends = names[torch.tensor([above, node])]
+                found[example, order.pop()] = ends if int(draft.below(2)) else ends.flip(0)
+    return found

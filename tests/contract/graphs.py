@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.contract.cases import Case
 from tests.contract.chains import CHAIN_TERMS, Maker, forbid
-from tests.contract.draft import TAGS, Draft, edges, finish, ragged, sizes, start
+from tests.contract.draft import TAGS, Draft, edges, finish, ragged, sizes, start, tree_edges
 
 
 def _skip(draft: Draft, size: int, count: int) -> None:
@@ -120,6 +120,43 @@ def graphs(draw: st.DrawFn) -> Case:
     ragged(draw, draft, "T", size)
     if "E" in draft.sizes:
         ragged(draw, draft, "E", 3)
+    return finish(draw, draft)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Case:
+    """Trees that are given at run time, another one for each example."""
+    draft, size = start(draw, 5)
+    rows = draw(st.integers(max(1, size - 1), 5))
+    draft.declare(f"labels Tag = {TAGS[2]}")
+    draft.declare("output y : Tag[T]")
+    draft.variables["y"] = (("T",), 2)
+    draft.declare("dim E")
+    draft.declare("input link : edge(T, T)[E]")
+    draft.sizes["E"] = rows
+    draft.inputs["link"] = tree_edges(draft, size, rows)
+
+    def table() -> str:
+        return draft.real("E, a: Tag, b: Tag", rows, 2, 2)
+
+    pairs: list[Callable[[], None]] = [
+        lambda: draft.factor("e = (i, j) in link", "a: y[i], b: y[j]", f"{table()}[e]"),
+        lambda: draft.factor("e = (i, j) in link", "a: y[j], b: y[i]", draft.param("a: Tag, b: Tag")),
+        lambda: draft.factor("e = (i, j) in link", "y[i], y[j]", f"potts({draft.real('E', rows, holes=False)}[e])"),
+        lambda: draft.factor("e = (i, j) in link", "a: y[i], b: y[j]", draft.real("a: Tag, b: Tag", 2, 2)),
+    ]
+    singles: list[Callable[[], None]] = [
+        lambda: draft.factor("t in T", "y[t]", f"{draft.real('T, Tag', size, 2)}[t]"),
+        lambda: draft.factor("e = (i, j) in link", "y[j]", f"{draft.real('E, Tag', rows, 2)}[e]"),
+        lambda: draft.factor("", "y[-1]", draft.param("Tag")),
+        lambda: draft.terms.append("forbid y[0] = A"),
+    ]
+    for number in draw(st.lists(st.integers(0, len(pairs) - 1), min_size=1, max_size=2, unique=True)):
+        pairs[number]()
+    for number in draw(st.lists(st.integers(0, len(singles) - 1), max_size=3, unique=True)):
+        singles[number]()
+    ragged(draw, draft, "T", size)
+    ragged(draw, draft, "E", rows)
     return finish(draw, draft)
 
 

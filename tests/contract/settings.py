@@ -18,12 +18,13 @@ FAMILIES = {
     "chains": chains.chains(),
     "sugar": chains.sugar(),
     "graphs": graphs.graphs(),
+    "trees": graphs.trees(),
     "grids": graphs.grids(),
     "nested": graphs.nested(),
     "wholes": wholes.wholes(),
     "free_lengths": wholes.free_lengths(),
 }
-TABLES = ("chains", "sugar", "graphs", "grids", "nested")
+TABLES = ("chains", "sugar", "graphs", "trees", "grids", "nested")
 BACKENDS = [card.name for card in cards.every("backend") if card.implementation is not None]
 # Choices of one backend that must give the same answers.
 ENGINES = ["exact(engine: torch)", "exact(engine: torch_struct)"]

@@ -36,6 +36,29 @@ factor last (y[-1]) = u[-1]
 forbid [t in T-1] y[t] = A and y[t+1] = B
 forbid y[0] = C
 """
+# The structure follows from the sizes, so that nothing has to be looked up on the device.
+ELIMINATED = {
+    "order 2": """\
+dim T
+labels Tag = {A, B, C}
+input u : real[T, Tag]
+output y : Tag[T]
+param w : real[a: Tag, b: Tag, c: Tag]
+factor one [t in T] (y[t]) = u[t]
+factor three [t in T-2] (a: y[t], b: y[t+1], c: y[t+2]) = w
+forbid [t in T-1] y[t] = A and y[t+1] = B
+""",
+    "two variables": """\
+dim T
+labels Tag = {A, B, C}
+input u : real[T, Tag]
+output y : Tag[T]
+output z : Tag
+param w : real[a: Tag, b: Tag]
+factor one [t in T] (y[t]) = u[t]
+factor two [t in T] (a: y[t], b: z) = w
+""",
+}
 GRAPH = """\
 dim N, E
 labels Tag = {A, B}
@@ -92,14 +115,31 @@ def test_queries_stay_on_the_device(using: str, tracked: bool, kind: str) -> Non
             posterior = model.infer(using=using, evidence=known, **given)
             claimed = model.plan(using).verdict.answers
             for query in claimed:
-                value = posterior.ask(query, count=2, answer={"y": labels}, cost={"y": cost}).value
-                del value
+                more = {"answer": {"y": labels}, "cost": {"y": cost}, "values": {"y": cost}, "other": posterior}
+                posterior.ask(query, count=2, **more)
         assert model.score(y=labels, **given).device.type == "meta"
         for objective in exact_objectives(using):
             loss = model.loss(objective=objective, using=using, y=labels, **given)
             if tracked:
                 loss.backward()
     assert harness.operations > 100
+
+
+@pytest.mark.parametrize("kind", ["plain", "lengths"])
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("name", ELIMINATED)
+def test_elimination_stays_on_the_device(name: str, tracked: bool, kind: str) -> None:
+    model = em.compile(ELIMINATED[name], seed=0).to("meta")
+    inputs = {"u": elsewhere({"u": torch.randn(2, 5, 3)})["u"].requires_grad_(tracked)}
+    labels = torch.zeros(2, 5, dtype=torch.long, device="meta")
+    cost = torch.zeros(2, 5, 3, device="meta")
+    given = {**inputs, **arguments(kind)}
+    with DeviceHarness([*inputs.values(), *model.parameters(), labels, cost]), torch.set_grad_enabled(tracked):
+        for known in (None, {"y": labels}):
+            posterior = model.infer(using="exact", evidence=known, **given)
+            for query in model.plan("exact").verdict.answers:
+                more = {"answer": {"y": labels}, "cost": {"y": cost}, "values": {"y": cost}, "other": posterior}
+                posterior.ask(query, count=2, **more)
 
 
 def test_scores_of_all_kinds_stay_on_the_device() -> None:
@@ -162,7 +202,9 @@ def test_inputs_are_not_written_on_the_host_either() -> None:
         for using in BACKENDS:
             posterior = model.infer(using=using, **given)
             for query in model.plan(using).verdict.answers:
-                posterior.ask(query, count=2, answer={"y": labels}, cost={"y": torch.zeros(2, 5, 3)})
+                cost = torch.zeros(2, 5, 3)
+                more = {"answer": {"y": labels}, "cost": {"y": cost}, "values": {"y": cost}, "other": posterior}
+                posterior.ask(query, count=2, **more)
             for objective in exact_objectives(using):
                 model.loss(objective=objective, using=using, y=labels, **given)
     for name, one in given.items():

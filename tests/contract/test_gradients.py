@@ -132,11 +132,23 @@ factor site [i in H, j in W] (y[i, j]) = u[i, j]
 factor down [i in H-1, j in W] (y[i, j], y[i+1, j]) = potts(k)
 factor whole [i in H, j in W] (a: y[i, j], b: s) = w
 """
+    trees = """\
+dim T, E
+labels Tag = {A, B}
+input u : real[T, Tag]
+input link : edge(T, T)[E]
+output y : Tag[T]
+param w : real[a: Tag, b: Tag]
+factor node [t in T] (y[t]) = u[t]
+factor arc [e = (i, j) in link] (a: y[i], b: y[j]) = w
+"""
+    link = torch.tensor([[[0, 1], [2, 1]], [[1, 0], [-1, -1]]])
     lengths = {"T": torch.tensor([3, 1])}
     masks = {"y": torch.tensor([[False, True, True], [True, False, True]])}
     return {
         "chain": Case(chain, {"u": real(2, 3, 3)}, {"T": 3}, lengths, batch=2),
         "positions": Case(positions, {"u": real(2, 3, 2), "v": real(2, 2, 2, 2)}, {"T": 3}, {}, masks, batch=2),
+        "trees": Case(trees, {"u": real(2, 3, 2), "link": link}, {"T": 3, "E": 2}, batch=2),
         "grid": Case(grid, {"u": real(1, 2, 2, 2), "k": real(1)}, {}, batch=1),
     }
 
@@ -153,20 +165,20 @@ class Asked(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["log_partition", "entropy", "marginals"])
-@pytest.mark.parametrize("name", ["chain", "positions", "grid"])
+@pytest.mark.parametrize("name", ["chain", "positions", "trees", "grid"])
 @pytest.mark.parametrize("using", [*BACKENDS, *ENGINES])
 def test_derivatives_to_second_order(using: str, name: str, kind: str) -> None:
     case = small_cases()[name]
     if not case.model.plan(using).verdict.serves or kind not in exact_queries(using):
         return
-    names = list(case.inputs)
+    names = [name for name, one in case.inputs.items() if one.is_floating_point()]
     parameters = dict(case.model.named_parameters())
     asked = Asked(case.model)
 
     def function(*tensors: Tensor) -> Tensor:
         given_ = dict(zip([*names, *parameters], tensors, strict=True))
         bound = {f"model.{key}": given_.pop(key) for key in parameters}
-        arguments = Case(**{**case.__dict__, "inputs": given_}).arguments(using=using)
+        arguments = Case(**{**case.__dict__, "inputs": {**case.inputs, **given_}}).arguments(using=using)
         return torch.func.functional_call(asked, bound, (kind,), arguments)
 
     leaves = [*(case.inputs[key] for key in names), *parameters.values()]

@@ -291,8 +291,8 @@ def test_unserved_and_unfinished_backends_are_refused() -> None:
     made = em.compile(
         CHAIN + "param v : real[from: Tag, to: Tag]\nfactor skip [t in T-2] (from: y[t], to: y[t+2]) = v\n"
     )
-    with pytest.raises(BackendRefused, match="order"):
-        made.infer(using="exact", u=scores())
+    with pytest.raises(BackendRefused, match="torch-struct serves first-order chains"):
+        made.infer(using="exact(engine: torch_struct)", u=scores())
     unfinished = [card.name for card in em_cards() if card.implementation is None and card.name != "auto"]
     for name in unfinished:
         with pytest.raises(BackendRefused, match="cannot serve this model"):

@@ -1,12 +1,13 @@
-"""The native chain kernels against the torch recursion in float64."""
+"""The native chain kernels against a plain recursion in float64."""
 
 import pytest
 import torch
 
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recursion import chain_best, chain_log_partition
+from energyml.backends.exact.recursion import chain_best
 from energyml.backends.native import available
 from energyml.backends.native import chain as native
+from tests.native.log_space import chain_log_partition
 
 pytestmark = pytest.mark.skipif(not available, reason="the native extension was not built")
 
@@ -25,7 +26,7 @@ def draw(batch, size, labels, *, scale=1.0, ragged=True, forbidden=0.0, dtype=to
 
 
 def reference(unary, pair, count):
-    """Values and gradients of the torch recursion in float64."""
+    """Values and gradients of the plain recursion in float64."""
     unary = unary.double().detach().requires_grad_()
     pair = pair.double().detach().requires_grad_()
     value = chain_log_partition(spread(unary, pair, count))

@@ -1,0 +1,41 @@
+"""The backend `exact`: one promise, and the method that the structure asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from energyml.backend import Backend, Problem, Session
+from energyml.backends.exact.chain import ChainSession
+from energyml.backends.exact.engines import ENGINES
+from energyml.backends.exact.forest import find_forest
+from energyml.backends.exact.graph import GraphSession
+from energyml.backends.exact.grounding import Sources
+from energyml.backends.exact.plans import Plans
+from energyml.backends.exact.potentials import Layout
+from energyml.backends.exact.trees import TreeSession
+from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.ir.graph import Graph
+from energyml.plan.structure import Structure
+
+
+class Exact(Backend):
+    """Exact answers: first-order chains by their own kernels, every other graph by elimination."""
+
+    def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
+        """Sort the tables of a chain into unaries and pairs; other graphs are planned when they are met."""
+        engine = str(self.selection["engine"])
+        self.engine, self.kernels = ENGINES[engine], engine != "torch"
+        self.layout = Layout(graph, terms) if structure.is_sequence else None
+        self.plans = Plans(int(self.selection["memory"]))
+
+    def open(self, problem: Problem) -> Session:
+        """Sessions compute when a query asks; only run-time trees are rooted here."""
+        if self.layout is not None:
+            return ChainSession(problem, self.layout, self.engine)
+        batch = problem.env.batch
+        terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
+        sources = Sources(problem.graph, terms, batch)
+        forest = find_forest(sources)
+        if forest is not None:
+            return TreeSession(problem, self.plans, sources, forest, self.kernels)
+        return GraphSession(problem, self.plans, sources, self.kernels)

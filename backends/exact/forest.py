@@ -1,0 +1,236 @@
+"""Trees that are given at run time, another one for each example, without planning each of them.
+
+The native kernel walks each tree; the torch path handles all nodes of one level of all trees at once, and serves
+accelerators and second derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from energyml.backends.exact.elimination import runs_natively, slopes, tracked
+from energyml.backends.exact.grounding import Sources, term_scopes
+from energyml.backends.logspace import logsumexp
+from energyml.backends.native.forest import Trees, order_trees, sweep
+
+
+@dataclass(frozen=True)
+class Level:
+    """The nodes of all trees that send their messages at once, as places in [B * N].
+
+    Attributes:
+        nodes: [R] the senders.
+        parents: [R] the receivers.
+        edges: [R] places in [B * E] of the edges between them.
+        swapped: [R] whether the sender is the second end of its edge.
+    """
+
+    nodes: Tensor
+    parents: Tensor
+    edges: Tensor
+    swapped: Tensor
+
+
+class Forest:
+    """The trees of a batch and its tables in the form that trees need.
+
+    Attributes:
+        trees: which node sends to which.
+        singles: numbers of the terms over one cell, with the cells [B or 1, elements] of their elements.
+        pairs: numbers of the terms over two cells, with the number of their elements: the edges, in this order.
+        domains: the sizes of each term's index set.
+    """
+
+    def __init__(
+        self,
+        trees: Trees,
+        singles: dict[int, np.ndarray],
+        pairs: dict[int, int],
+        domains: Sequence[tuple[int, ...]],
+    ) -> None:
+        self.trees, self.singles, self.pairs, self.domains = trees, singles, pairs, domains
+        self.edges = sum(pairs.values())
+
+    @cached_property
+    def levels(self) -> list[Level]:
+        """The senders by height, leaves first."""
+        nodes, height = self.trees.parent.shape[1], self.trees.height
+        sends = self.trees.parent >= 0
+        found = []
+        for level in range(int(height[sends].max()) + 1 if sends.any() else 0):
+            here = np.nonzero(sends & (height == level))
+            row, node = here
+            arrays = (
+                row * nodes + node,
+                row * nodes + self.trees.parent[here],
+                row * self.edges + self.trees.edge[here],
+                self.trees.swapped[here].astype(bool),
+            )
+            found.append(Level(*(torch.from_numpy(one) for one in arrays)))
+        return found
+
+    # ---------------------------------------------------------------------------------------------------------- scores
+
+    def unary(self, tables: Sequence[Tensor], cells: Tensor | None) -> Tensor:
+        """[B, N, C]: the scores of cells, from their own table (`None` for zeros) and all terms over one cell."""
+        batch, nodes = self.trees.parent.shape
+        labels = tables[next(iter(self.pairs))].shape[-1]
+        total = cells
+        for number, places in self.singles.items():
+            table = _flat(tables[number], self.domains[number], 1)
+            if places.shape[1] == nodes and (places == np.arange(nodes)).all():
+                total = table if total is None else total + table
+                continue
+            index = torch.from_numpy(places).to(table.device).expand(batch, -1)
+            exists = (index >= 0) & (index < nodes)
+            values = torch.where(exists.unsqueeze(-1), table.expand(batch, places.shape[1], labels), 0)
+            before = table.new_zeros(batch, nodes, labels) if total is None else total.expand(batch, nodes, labels)
+            total = before.scatter_add(1, torch.where(exists, index, 0).unsqueeze(-1).expand_as(values), values)
+        if total is None:
+            total = tables[next(iter(self.pairs))].new_zeros(1, 1, 1)
+        return total.expand(batch, nodes, labels)
+
+    def pair(self, tables: Sequence[Tensor]) -> Tensor:
+        """[B or 1, E or 1, C, C]: the scores of edges."""
+        flat = {number: _flat(tables[number], self.domains[number], 2) for number in self.pairs}
+        if len(flat) == 1:
+            return next(iter(flat.values()))
+        batch = max(one.shape[0] for one in flat.values())
+        return torch.cat([one.expand(batch, self.pairs[number], -1, -1) for number, one in flat.items()], 1)
+
+    # ------------------------------------------------------------------------------------------------------------ sums
+
+    def log_partition(self, unary: Tensor, pair: Tensor, kernels: bool) -> Tensor:
+        """[B]: log Z, differentiable twice."""
+        if not (kernels and runs_natively([unary, pair])):
+            return self.by_levels(unary, pair)
+        if tracked([unary, pair]):
+            found: Tensor = _LogPartition.apply(self, unary, pair)  # type: ignore[no-untyped-call]
+            return found
+        return sweep(self.trees, *_plain(unary, pair)).total.to(unary.dtype)
+
+    def by_levels(self, unary: Tensor, pair: Tensor) -> Tensor:
+        """[B]: log Z by torch operations, all nodes of one height at once.  Cost: O(B N C²) in depth many steps."""
+        batch, nodes, labels = unary.shape
+        dtype = unary.dtype
+        low = dtype in (torch.float16, torch.bfloat16)
+        belief = (unary.float() if low else unary).reshape(batch * nodes, labels)
+        scores = pair.float() if low else pair
+        for level in self.levels:
+            senders, receivers, edges, swapped = (
+                one.to(unary.device) for one in (level.nodes, level.parents, level.edges, level.swapped)
+            )
+            table = self._edge_scores(scores, edges)
+            table = torch.where(swapped.reshape(-1, 1, 1), table.transpose(-1, -2), table)
+            message = logsumexp(belief[senders].unsqueeze(2) + table, 1)
+            belief = belief.index_add(0, receivers, message)
+        roots = torch.from_numpy((self.trees.parent < 0) & _listed(self.trees)).to(unary.device)
+        totals = logsumexp(belief, 1).reshape(batch, nodes)
+        return torch.where(roots, totals, 0).sum(1).to(dtype)
+
+    def _edge_scores(self, pair: Tensor, edges: Tensor) -> Tensor:
+        """[R, C, C] or [1, C, C]: the pair scores of edges given as places in [B * E]."""
+        example, row = edges // max(1, self.edges), edges % max(1, self.edges)
+        if pair.shape[:2] == (1, 1):
+            return pair[0]
+        return pair[example if pair.shape[0] > 1 else 0, row if pair.shape[1] > 1 else 0]
+
+    def moments(self, unary: Tensor, pair: Tensor, kernels: bool, pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Marginals of cells [B, N, C] and of edges (the shape of `pair`), without a tape."""
+        if kernels and runs_natively([unary, pair]):
+            ones = torch.ones(unary.shape[0], dtype=torch.float64)
+            found = sweep(self.trees, *_plain(unary, pair), weights=ones, pairs=pairs)
+            assert found.unary is not None
+            return found.unary.to(unary.dtype), None if found.pair is None else found.pair.to(pair.dtype)
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = [one.detach().clone().requires_grad_() for one in ((unary, pair) if pairs else (unary,))]
+            log_z = self.by_levels(leaves[0], leaves[1] if pairs else pair.detach().clone())
+            shares = slopes(log_z.masked_fill(log_z.isneginf(), 0).sum(), leaves, again=False)
+        return shares[0], shares[1] if pairs else None
+
+    def best(self, unary: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
+        """The best answer: labels [B, N] and its score [B]; no gradients."""
+        found = sweep(self.trees, *_plain(unary, pair), maximise=True)
+        assert found.labels is not None
+        return found.labels, found.total.to(unary.dtype)
+
+
+def find_forest(sources: Sources) -> Forest | None:
+    """The trees of a batch whose structure is known at run time; `None` where it is no forest of like cells."""
+    latent = any(v.kind == "latent" for v in sources.graph.discrete)
+    if (
+        latent
+        or sources.fixed
+        or len(set(sources.label_counts.values())) != 1
+        or not sources.batch.size * sources.cells.count
+    ):
+        return None
+    arities = [len(term.term.scope) for term, _ in sources.terms]
+    if max(arities, default=0) != 2:
+        return None  # also where there is nothing to send messages along
+    scopes = [term_scopes(term, batch, sources.cells) for term, batch in sources.terms]
+    pairs = [number for number, arity in enumerate(arities) if arity == 2]
+    whole = [np.broadcast_to(scopes[number], (sources.batch.size, *scopes[number].shape[1:])) for number in pairs]
+    ends = whole[0] if len(whole) == 1 else np.concatenate(whole, 1)
+    if not ends.shape[1]:
+        return None
+    trees = order_trees(ends, sources.exists())
+    if trees is None:
+        return None
+    singles = {number: scopes[number][:, :, 0] for number, arity in enumerate(arities) if arity == 1}
+    domains = [term.domain_sizes(batch) for term, batch in sources.terms]
+    return Forest(trees, singles, {number: scopes[number].shape[1] for number in pairs}, domains)
+
+
+def _flat(table: Tensor, domain: tuple[int, ...], arity: int) -> Tensor:
+    """A table [B or 1, *domain (1 where shared), *labels] as [B or 1, elements or 1, *labels]."""
+    labels = table.shape[table.dim() - arity :]
+    if all(size == 1 for size in table.shape[1 : 1 + len(domain)]):
+        return table.reshape(table.shape[0], 1, *labels)
+    return table.expand(table.shape[0], *domain, *labels).reshape(table.shape[0], prod(domain), *labels)
+
+
+class _LogPartition(torch.autograd.Function):
+    """log Z by the native kernel; the second derivative goes through torch operations."""
+
+    @staticmethod
+    def forward(ctx: Any, forest: Forest, unary: Tensor, pair: Tensor) -> Tensor:
+        ctx.forest = forest
+        ctx.save_for_backward(unary, pair)
+        return sweep(forest.trees, *_plain(unary, pair)).total.to(unary.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        unary, pair = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            total = ctx.forest.by_levels(unary, pair)
+            weighted = (total.masked_fill(total.isneginf(), 0) * gradients[0]).sum()
+            wanted = [one for one in (unary, pair) if one.requires_grad]
+            found = iter(slopes(weighted, wanted, again=True))
+            return None, *(next(found) if one.requires_grad else None for one in (unary, pair))
+        weights = gradients[0].to(torch.float64).contiguous()
+        swept = sweep(ctx.forest.trees, *_plain(unary, pair), weights=weights, pairs=ctx.needs_input_grad[2])
+        assert swept.unary is not None
+        return None, swept.unary.to(unary.dtype), None if swept.pair is None else swept.pair.to(pair.dtype)
+
+
+def _listed(trees: Trees) -> np.ndarray:
+    """[B, N]: which nodes exist."""
+    there = np.zeros(trees.parent.shape, dtype=bool)
+    for example, count in enumerate(trees.count):
+        there[example, trees.order[example, :count]] = True
+    return there
+
+
+def _plain(unary: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores as the kernel reads them; half precision becomes single."""
+    dtype = torch.float64 if unary.dtype == torch.float64 else torch.float32
+    return unary.detach().to(dtype).contiguous(), pair.detach().to(dtype).contiguous()

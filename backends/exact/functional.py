@@ -1,0 +1,86 @@
+"""First-order chains as functions of their scores, for those who have scores and need no spec: `em.functional`.
+
+Every function takes
+
+- `unary`: [B, T, C], the scores of the labels of each cell, -inf where a label is not allowed;
+- `pair`: the scores of neighbouring labels (earlier, later): [C, C], or [T-1, C, C] where they differ by position, or
+  [B, 1 or T-1, C, C] where they differ by example;
+- `lengths`: [B] int64, how many cells each chain has; all have T when left out.
+
+On the CPU they run the native kernels, elsewhere and under `torch.func` and `torch.compile` the torch recursion.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from energyml.backends.exact import recursion
+from energyml.backends.exact.potentials import Potentials
+from energyml.backends.logspace import difference
+from energyml.backends.native import chain as native
+from energyml.result import ABSENT
+
+__all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals"]
+
+
+def _steps(unary: Tensor, pair: Tensor) -> Tensor:
+    """Pair scores as [B or 1, T-1 or 1, C, C]."""
+    labels = unary.shape[2] if unary.dim() == 3 else -1
+    steps = pair.reshape(1, *([1] * (3 - pair.dim())), *pair.shape) if pair.dim() < 4 else pair
+    fits = steps.dim() == 4 and steps.shape[2:] == (labels, labels)
+    if not fits or steps.shape[0] not in (1, unary.shape[0]) or steps.shape[1] not in (1, unary.shape[1] - 1):
+        raise ValueError(
+            f"expected unary [B, T, C] and pair [C, C], [T-1, C, C] or [B, 1 or T-1, C, C]; "
+            f"found {list(unary.shape)} and {list(pair.shape)}"
+        )
+    return steps
+
+
+def chain_log_partition(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """[B]: log Z of each chain, -inf where nothing is allowed; differentiable twice.  Cost: O(B T C²)."""
+    steps = _steps(unary, pair)
+    if native.serves(unary, steps):
+        return native.log_partition(unary, steps, lengths)
+    return recursion.chain_log_partition(Potentials(unary, steps, lengths))
+
+
+def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """[B]: the log-probability of labels [B, T]; minus its sum is the usual training loss.  Cost: O(B T C²).
+
+    Differentiable twice; the native kernels compute score, log Z and gradients in one entry of the tape.  A label of
+    -1 where a cell exists leaves that cell open.
+    """
+    steps = _steps(unary, pair)
+    if labels.shape != unary.shape[:2]:
+        raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
+    if native.serves(unary, steps):
+        found = native.log_likelihood(unary, steps, lengths, labels)
+        if found is not None:
+            return found
+    known = labels.unsqueeze(-1) == torch.arange(unary.shape[2], device=unary.device)
+    clamped = unary.masked_fill(~(known | (labels < 0).unsqueeze(-1)), float("-inf"))
+    return difference(chain_log_partition(clamped, steps, lengths), chain_log_partition(unary, steps, lengths))
+
+
+def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """[B, T, C]: the probability of each label of each cell, 0 beyond a chain's length; without gradients.
+
+    The gradient of `chain_log_partition` by `unary` is the same, differentiable.  Cost: O(B T C²).
+    """
+    steps = _steps(unary, pair)
+    if native.serves(unary, steps):
+        return native.marginals(unary, steps, lengths)[0]
+    potentials = Potentials(unary.detach(), steps.detach(), lengths)
+    found = recursion.chain_marginals(potentials, False)[0]
+    return found if potentials.exists is None else found.masked_fill(~potentials.exists.unsqueeze(-1), 0)
+
+
+def chain_best(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The best labels [B, T] and their scores [B]; -1 where there is no cell or no answer.  Cost: O(B T C²)."""
+    steps = _steps(unary, pair)
+    if native.serves(unary, steps):
+        return native.viterbi(unary, steps, lengths)
+    with torch.no_grad():
+        labels, scores = recursion.chain_best(Potentials(unary, steps, lengths), 1)
+    return labels[:, 0].masked_fill(scores.isneginf(), ABSENT), scores[:, 0]

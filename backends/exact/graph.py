@@ -1,0 +1,369 @@
+"""Any factor graph of bounded width, exactly: order-k chains, trees, grids, run-time graphs, latents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from energyml.backend import Evidence, Problem, QueryRefused, Session
+from energyml.backends.exact.elimination import BatchElimination, Part, slopes, tracked
+from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
+from energyml.backends.exact.plans import Plans, Tables
+from energyml.backends.expectations import comparable, cross_entropy, expected, factored_expectation
+from energyml.backends.logspace import difference
+from energyml.bind.terms import TableTerm
+from energyml.queries import Query
+from energyml.result import ABSENT, Assignment, Result
+
+
+class GraphSession(Session):
+    """One batch of factor graphs."""
+
+    def __init__(self, problem: Problem, plans: Plans, sources: Sources, kernels: bool) -> None:
+        self.problem, self.plans, self.kernels = problem, plans, kernels
+        self.graph, self.batch = problem.graph, problem.env.batch
+        self.sources = sources
+        self.terms = [term for term, _ in sources.terms]
+        self.variables = sources.variables
+        self.latent = [v.name for v in self.graph.discrete if v.kind == "latent"]
+        self.outputs = [name for name in self.variables if name not in self.latent]
+        self._remembered: dict[tuple[str, bool], Any] = {}
+
+    def ask(self, query: Query) -> Result:
+        """Answer any query of the card."""
+        handler = getattr(self, f"_{query.kind}", None)
+        if handler is None:
+            raise QueryRefused(f"`exact` does not answer `{query.kind}`")
+        return Result(handler(query))
+
+    # ------------------------------------------------------------------------------------------------------- the batch
+
+    def tables(self) -> list[Tensor | None]:
+        """The terms' tables."""
+        found: list[Tensor] = self._once("tables", lambda: [self.table_of(term) for term in self.terms])
+        return list(found)
+
+    def _once(self, name: str, compute: Callable[[], Any]) -> Any:
+        """A value that is computed once; one made without gradients serves only where none are wanted."""
+        wanted = torch.is_grad_enabled()
+        for known in (True,) if wanted else (True, False):
+            if (name, known) in self._remembered:
+                return self._remembered[name, known]
+        value = self._remembered[name, wanted] = compute()
+        return value
+
+    def table_of(self, term: TableTerm) -> Tensor:
+        """A term's table, with zeros for elements that a structure of padded sizes has too many."""
+        table = term.table(self.problem.env)
+        return masked_table(term, self.batch, table) if self.sources.fixed else table
+
+    def cell_tables(
+        self, evidence: Evidence, needed: bool = False, cost: Mapping[str, Tensor] | None = None
+    ) -> list[Tensor | None]:
+        """For each variable [B, *dims, labels]: costs, and -inf where evidence rules a label out.
+
+        `None` where all would be 0, unless tables are needed.
+        """
+        found = [self._cell_table(v.name, v.dims, evidence, needed) for v in self.graph.discrete]
+        for number, variable in enumerate(self.graph.discrete):
+            added, table = (cost or {}).get(variable.name), found[number]
+            if added is not None and table is not None:
+                exists = self.batch.cells(variable.name, variable.dims)
+                found[number] = table + (added if exists is None else torch.where(exists.unsqueeze(-1), added, 0))
+        return found
+
+    def _cell_table(self, name: str, dims: tuple[str, ...], evidence: Evidence, needed: bool) -> Tensor | None:
+        allowed = evidence.allowed.get(name)
+        exists = self.batch.cells(name, dims) if self.sources.fixed else None
+        if allowed is None and exists is None and not needed:
+            return None
+        shape = (self.batch.size, *self.sources.cells.shapes[name], self.problem.label_count(name))
+        table = torch.zeros(shape, device=self.batch.device, dtype=self.batch.dtype)
+        if allowed is not None:
+            table = table.masked_fill(~allowed, float("-inf"))
+        if exists is not None:  # a cell that does not exist has one label, so that it counts for nothing
+            only = torch.arange(shape[-1], device=self.batch.device) == 0
+            table = torch.where(exists.unsqueeze(-1), table, torch.where(only, 0.0, float("-inf")).to(table.dtype))
+        return table
+
+    def run(self, evidence: Evidence, outputs_last: bool = False) -> BatchElimination:
+        """The eliminations of the batch; with latents first where a maximum over outputs needs them summed out."""
+        labels, observed = self._observed(evidence)
+        first = frozenset[int]()
+        if outputs_last:
+            spans = [self.sources.cells.span(name) for name in self.latent]
+            first = frozenset(cell for span in spans for cell in range(span.start, span.stop))
+        parts: list[Part] = []
+        for group in self.plans.groups(self.sources) if self.batch.size else ():
+            known = frozenset[int]()
+            if observed is not None:
+                common = observed if len(group.rows) == self.batch.size else observed[group.rows]
+                known = frozenset(np.flatnonzero(common.all(0)).tolist()) - group.structure.absent
+            parts.append(Part(group, self.plans.plan(self.sources, group, known, first)))
+        count = self.sources.cells.count
+        return BatchElimination(parts, self.batch.size, count, labels, self.batch.device, self.kernels)
+
+    def _observed(self, evidence: Evidence) -> tuple[Tensor, np.ndarray | None]:
+        """[B, cells] labels of cells that evidence leaves one label, and which cells these are.
+
+        On an accelerator nobody looks: what is ruled out has the score -inf there.
+        """
+        cells, size, device = self.sources.cells, self.batch.size, self.batch.device
+        labels = torch.zeros(size, cells.count, dtype=torch.long, device=device)
+        if device.type != "cpu" or not evidence.allowed:
+            return labels, None
+        observed = np.zeros((size, cells.count), dtype=bool)
+        for name, allowed in evidence.allowed.items():
+            flat = allowed.reshape(size, prod(cells.shapes[name]), allowed.shape[-1])
+            observed[:, cells.span(name)] = (flat.sum(-1) == 1).numpy()
+            labels[:, cells.span(name)] = flat.to(torch.uint8).argmax(-1)
+        exists = [self.batch.cells(v.name, v.dims) for v in self.graph.discrete]
+        for variable, one in zip(self.graph.discrete, exists, strict=True):
+            if one is not None and self.sources.fixed:
+                there = one.reshape(size, prod(cells.shapes[variable.name]))
+                span = cells.span(variable.name)
+                labels[:, span] = torch.where(there, labels[:, span], 0)
+                if variable.name in evidence.allowed:
+                    observed[:, span] |= ~there.numpy()
+        return labels, observed
+
+    # --------------------------------------------------------------------------------------------------- probabilities
+
+    @property
+    def log_z(self) -> Tensor:
+        """[B]: the log-partition of each example."""
+        found: Tensor = self._once("log_z", lambda: self._sum(self.problem.evidence))
+        return found
+
+    def _sum(self, evidence: Evidence) -> Tensor:
+        tables = [*self.tables(), *self.cell_tables(evidence)]
+        run = self.run(evidence)
+        if not run.parts:
+            return self._nothing()
+        if all(table is None for table in tables):
+            tables = [*self.tables(), *self.cell_tables(evidence, needed=True)]
+        return run.log_partition(tables)
+
+    def _nothing(self, *shape: int) -> Tensor:
+        return torch.zeros(0, *shape, device=self.batch.device, dtype=self.batch.dtype)
+
+    def _log_partition(self, query: Query) -> Tensor:
+        return self.log_z
+
+    def _log_prob(self, query: Query) -> Tensor:
+        """The log-partition of the answers that agree with a full or partial one, less that of all."""
+        return difference(self._sum(self.problem.known(query.answer)), self.log_z)
+
+    def _marginals(self, query: Query) -> dict[str, Tensor]:
+        cells = self.cell_tables(self.problem.evidence, needed=True)
+        terms: list[Tensor | None] = self.tables()
+        found = self.shares([*terms, *cells], [False] * len(terms) + [True] * len(cells))
+        return {v.name: self._without_absent(one, v.name, v.dims, 0.0)
+                for v, one in zip(self.graph.discrete, found[len(terms) :], strict=True)}  # fmt: skip
+
+    def _without_absent(self, value: Tensor, name: str, dims: tuple[str, ...], fill: float) -> Tensor:
+        exists = self.batch.cells(name, dims)
+        return value if exists is None else value.masked_fill(~exists.unsqueeze(-1), fill)
+
+    def shares(self, tables: Tables, wanted: Sequence[bool]) -> list[Tensor]:
+        """Gradients of log Z by the wanted tables; differentiable where the scores are."""
+        run = self.run(self.problem.evidence)
+        if not run.parts:
+            return [torch.zeros_like(table) if table is not None else self._nothing() for table in tables]
+        if run.direct(tables):
+            shares = run.shares(tables, wanted).gradients
+            return [self._nothing() if one is None else one.to(self.batch.dtype) for one in shares]
+        wanted_again = tracked(tables)
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = [leaf(table, wanted_again) if one and table is not None else _plain(table)
+                      for table, one in zip(tables, wanted, strict=True)]  # fmt: skip
+            log_z = run.log_partition(leaves)
+            total = log_z.masked_fill(log_z.isneginf(), 0).sum()
+            chosen = [table for table, one in zip(leaves, wanted, strict=True) if one and table is not None]
+            found = iter(slopes(total, chosen, again=wanted_again))
+        return [next(found) if one else self._nothing() for one in wanted]
+
+    def expanded(self) -> list[Tensor]:
+        """The terms' tables with all elements of their index sets: [B, *domain, *labels]."""
+        found = []
+        for term, table in zip(self.terms, self.tables(), strict=True):
+            assert table is not None
+            domain = term.domain_sizes(self.batch)
+            found.append(table.expand(self.batch.size, *domain, *table.shape[1 + len(domain) :]))
+        return found
+
+    def _factor_marginals(self, query: Query) -> dict[str, Tensor]:
+        """[B, *domain, *labels] for each table; zero where an element of its index set does not exist."""
+        names = [term.term.name for term in self.terms]
+        wanted = [query.target in (None, name) for name in names]
+        cells = self.cell_tables(self.problem.evidence)
+        found = self.shares([*self.expanded(), *cells], [*wanted, *([False] * len(cells))])
+        return {
+            name: masked_table(term, self.batch, one) if self.sources.fixed else one
+            for name, term, one, asked in zip(names, self.terms, found, wanted, strict=False)
+            if asked
+        }
+
+    def _entropy(self, query: Query) -> Tensor:
+        """H of the outputs: of each cell given those eliminated after it; no large scores are subtracted."""
+        run = self.run(self.problem.evidence, outputs_last=bool(self.latent))
+        if not run.parts:
+            return self._nothing()
+        tables = [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True)]
+        if run.direct(tables):
+            shares = run.shares(tables, [False] * len(tables))
+            return torch.where(shares.total.isneginf(), 0, shares.entropy).to(self.batch.dtype)
+        again = tracked(tables)
+        with torch.inference_mode(False), torch.enable_grad():
+            found = run.entropy_twin([None if table is None else leaf(table, again) for table in tables])
+        return found if again else found.detach()
+
+    # ---------------------------------------------------------------------------------------------- other functions
+
+    def _expectation(self, query: Query) -> Tensor:
+        factors = self._factor_marginals(Query("factor_marginals"))
+        return factored_expectation(query.values, self._marginals(Query("marginals")), factors)
+
+    def _cross_entropy(self, query: Query) -> Tensor:
+        """log Z of the other model less its expected score."""
+        other = comparable(self.problem, query.other)
+        return cross_entropy(query.other.log_partition, self.expected_score(other), ~self.log_z.isneginf())
+
+    def _kl(self, query: Query) -> Tensor:
+        return self._cross_entropy(query) - self._entropy(Query("entropy"))
+
+    def expected_score(self, other: Problem) -> Tensor:
+        """[B]: the expected score of another model: its tables are added to the graph, with zeros for numbers."""
+        theirs = [(term, other.env.batch) for term in other.terms if isinstance(term, TableTerm)]
+        second = GraphSession(other, self.plans, Sources(other.graph, theirs, other.env.batch), self.kernels)
+        by_name = dict(zip(second.variables, second.cell_tables(other.evidence, needed=True), strict=True))
+        scores = [*second.expanded(), *(one for name in self.variables if (one := by_name[name]) is not None)]
+        sources = Sources(self.graph, [*self.sources.terms, *theirs], self.batch)
+        joint = GraphSession(self.problem, self.plans, sources, self.kernels)
+        own = [joint.table_of(term) for term in self.terms]
+        cells = joint.cell_tables(self.problem.evidence, needed=True)
+        zeros = [torch.zeros_like(one) for one in scores[: len(theirs)]]
+        found = joint.shares([*own, *zeros, *cells], [False] * len(own) + [True] * len(scores))[len(own) :]
+        total = torch.zeros(self.batch.size, device=self.batch.device, dtype=self.batch.dtype)
+        for p, score in zip(found, scores, strict=True):
+            total = total + expected(p, score)
+        return total
+
+    # ---------------------------------------------------------------------------------------------------- best answers
+
+    def _map(self, query: Query) -> Assignment:
+        return self._best({})
+
+    def _max_with_cost(self, query: Query) -> Assignment:
+        """The best of score plus cost; the score includes the cost."""
+        for name in query.cost:
+            if name not in self.outputs:
+                raise QueryRefused(f"`{name}` is summed out, so that a cost cannot be about it")
+        return self._best(query.cost)
+
+    def _best(self, cost: dict[str, Tensor]) -> Assignment:
+        run, tables = self._maximising(cost)
+        if not run.parts:
+            return self._assignment(torch.zeros(0, self.sources.cells.count, dtype=torch.long), self._nothing(), cost)
+        with torch.no_grad():
+            labels, scores = run.best(tables)
+        return self._assignment(labels, scores, cost)
+
+    def _maximising(self, cost: dict[str, Tensor]) -> tuple[BatchElimination, list[Tensor | None]]:
+        run = self.run(self.problem.evidence, outputs_last=bool(self.latent))
+        return run, [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True, cost=cost)]
+
+    def _n_best(self, query: Query) -> Assignment:
+        run, tables = self._maximising({})
+        count = self.sources.cells.count
+        if not run.parts:
+            return self._assignment(
+                torch.zeros(0, query.count, count, dtype=torch.long), self._nothing(query.count), {}
+            )
+        return self._assignment(*run.n_best(tables, query.count), {})
+
+    def _assignment(self, labels: Tensor, scores: Tensor, cost: dict[str, Tensor]) -> Assignment:
+        """Answers [B, (k,) cells] by variable, -1 where there is no cell or no answer; scores with gradients."""
+        scores = scores.to(self.batch.dtype)
+        found = ~scores.isneginf()
+        by_name = dict(spread_cells(self.sources.cells, labels.masked_fill(~found.unsqueeze(-1), ABSENT), self.outputs))
+        for variable in self.graph.discrete:
+            exists = self.batch.cells(variable.name, variable.dims)
+            if exists is not None and variable.name in by_name:
+                between = [1] * (scores.dim() - 1)
+                there = exists.reshape(exists.shape[0], *between, *exists.shape[1:])
+                by_name[variable.name] = by_name[variable.name].masked_fill(~there, ABSENT)
+        if tracked([*self.tables(), *cost.values()]):
+            path = self._answer_scores(by_name, scores.shape, cost).masked_fill(~found, 0)
+            scores = scores + (path - path.detach())  # the values stay sorted, the gradients are those of the answers
+        return Assignment(by_name, scores, self.problem.label_names())
+
+    def _answer_scores(self, labels: dict[str, Tensor], shape: torch.Size, cost: dict[str, Tensor]) -> Tensor:
+        """[B, (k)]: the scores of answers; with latents, of the sum over them."""
+        count = shape[1] if len(shape) > 1 else 1
+        flat = {name: one.unsqueeze(1) if len(shape) == 1 else one for name, one in labels.items()}
+        if self.latent:
+            each = []
+            for number in range(count):
+                answer = {name: one[:, number] for name, one in flat.items()}
+                each.append(self._sum(self.problem.known(answer)))
+            total = torch.stack(each, 1)
+        else:
+            repeated = {name: one.flatten(0, 1) for name, one in flat.items()}
+            total = self.problem.score(repeated, count).reshape(-1, count)
+        for name, added in cost.items():
+            here = flat[name]
+            values = added.unsqueeze(1).expand(*here.shape, added.shape[-1])
+            picked = values.gather(-1, here.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+            picked = torch.where(here >= 0, picked, 0)
+            total = total + (picked.flatten(2).sum(2) if picked.dim() > 2 else picked)
+        return total.reshape(shape)
+
+    def _max_marginals(self, query: Query) -> dict[str, Tensor]:
+        run, tables = self._maximising({})
+        chosen = [(number, v) for number, v in enumerate(self.graph.discrete) if v.name in self.outputs]
+        sources = [len(self.terms) + number for number, _ in chosen]
+        if not run.parts:
+            return {v.name: torch.zeros_like(tables[s]) for s, (_, v) in zip(sources, chosen, strict=True)}  # type: ignore[arg-type]
+        if run.direct(tables):
+            shares = run.max_shares(tables, [number in sources for number in range(len(tables))])[1]
+            found = [shares[source].to(self.batch.dtype) for source in sources]  # type: ignore[union-attr]
+        else:
+            found = run.max_shares_twin(tables, sources)
+        return {
+            v.name: self._without_absent(one, v.name, v.dims, float("-inf"))
+            for (_, v), one in zip(chosen, found, strict=True)
+        }
+
+    # ----------------------------------------------------------------------------------------------------------- draws
+
+    def _sample(self, query: Query) -> Assignment:
+        """Exact draws; -1 and -inf where no answer has positive probability."""
+        run = self.run(self.problem.evidence)
+        tables = [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True)]
+        if not run.parts:
+            labels = torch.zeros(0, query.count, self.sources.cells.count, dtype=torch.long)
+            drawn = self._assignment(labels, self._nothing(query.count), {})
+            return Assignment({n: one.movedim(0, 1) for n, one in drawn.labels.items()}, drawn.score.t(), drawn.names)
+        labels, total = run.draws(tables, query.count, query.generator)
+        possible = ~total.isneginf()
+        marks = torch.where(possible, 0.0, float("-inf")).unsqueeze(1).expand(-1, query.count)
+        with torch.no_grad():
+            drawn = self._assignment(labels, marks, {})
+        scores = self._answer_scores(dict(drawn.labels), drawn.score.shape, {})
+        scores = scores.masked_fill(~possible.unsqueeze(1), float("-inf"))
+        return Assignment({n: one.movedim(0, 1) for n, one in drawn.labels.items()}, scores.movedim(0, 1), drawn.names)
+
+
+def leaf(table: Tensor, again: bool) -> Tensor:
+    """A table to differentiate by: itself where its own graph goes on, else a copy that starts one."""
+    return table if again and table.requires_grad else table.detach().clone().requires_grad_()
+
+
+def _plain(table: Tensor | None) -> Tensor | None:
+    return table.clone() if table is not None and table.is_inference() else table

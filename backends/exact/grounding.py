@@ -1,0 +1,257 @@
+"""Which cells each element of each table touches, example by example, as the elimination needs it.
+
+Where positions do not depend on the data (no gaps, no run-time edges), all examples share one structure of the padded
+sizes, and elements that do not exist have a table of zeros.  Otherwise examples are grouped by their structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from energyml.bind.batch import Batch
+from energyml.bind.places import owner_of
+from energyml.bind.terms import TableTerm
+from energyml.ir.graph import Affine, Binding, Edges, Graph
+from energyml.model.types import Extent
+from energyml.plan.elimination import Scope
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One ground factor: the table it comes from, and which element of that table's index set it is."""
+
+    source: int
+    element: int
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """The factors of one example.
+
+    Attributes:
+        factors: where the factors come from.
+        scopes: the cells of each factor.
+        sizes: how many labels each cell has.
+        absent: cells that do not exist.
+    """
+
+    factors: tuple[Factor, ...]
+    scopes: tuple[Scope, ...]
+    sizes: tuple[int, ...]
+    absent: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Examples of one structure: their numbers in the batch."""
+
+    rows: np.ndarray
+    structure: Structure
+    key: bytes
+
+
+class Cells:
+    """Numbers for all cells of a batch: those of the first variable, row by row, then those of the next."""
+
+    def __init__(self, graph: Graph, batch: Batch) -> None:
+        self.variables = graph.discrete
+        self.shapes = {v.name: tuple(batch.size_of(dim) for dim in v.dims) for v in self.variables}
+        self.start: dict[str, int] = {}
+        self.count = 0
+        for variable in self.variables:
+            self.start[variable.name] = self.count
+            self.count += prod(self.shapes[variable.name])
+
+    def span(self, variable: str) -> slice:
+        """The numbers of a variable's cells."""
+        return slice(self.start[variable], self.start[variable] + prod(self.shapes[variable]))
+
+
+class Sources:
+    """The tables of a batch: those of the terms, and behind them one for the cells of each variable.
+
+    Args:
+        graph: whose cells are numbered.
+        terms: the terms, each with the batch that says where its elements stand.
+        batch: says which cells exist.
+    """
+
+    def __init__(self, graph: Graph, terms: Sequence[tuple[TableTerm, Batch]], batch: Batch) -> None:
+        self.graph, self.terms, self.batch = graph, terms, batch
+        self.cells = Cells(graph, batch)
+        self.variables = [v.name for v in graph.discrete]
+
+    @cached_property
+    def fixed(self) -> bool:
+        """Whether all examples share one structure that follows from the sizes alone."""
+        return all(_fixed(term, batch) for term, batch in self.terms)
+
+    @cached_property
+    def label_counts(self) -> dict[str, int]:
+        """How many labels each variable's cells may take."""
+        sets = self.graph.label_sets
+        return {v.name: len(sets[v.type.element].labels or ()) for v in self.graph.discrete}
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """What the shared structure of a batch depends on."""
+        return tuple(self.cells.shapes.values()), tuple(term.domain_sizes(batch) for term, batch in self.terms)
+
+    def groups(self) -> list[Group]:
+        """The examples by structure."""
+        size = self.batch.size
+        if self.fixed:
+            made = self._structure([_fixed_scopes(term, batch, self.cells) for term, batch in self.terms], None)
+            return [Group(np.arange(size), made, b"")]
+        scopes = [term_scopes(term, batch, self.cells) for term, batch in self.terms]
+        exists = self.exists()
+        scopes = [np.broadcast_to(one, (size, *one.shape[1:])) for one in scopes]
+        flat = [one.reshape(size, prod(one.shape[1:])) for one in scopes]
+        rows = np.ascontiguousarray(np.concatenate([*flat, exists.astype(np.int64)], 1))
+        found: dict[bytes, list[int]] = {}
+        for number in range(size):
+            found.setdefault(rows[number].tobytes(), []).append(number)
+        return [
+            Group(np.array(members), self._structure([one[members[0]] for one in scopes], exists[members[0]]), key)
+            for key, members in found.items()
+        ]
+
+    def _structure(self, scopes: Sequence[np.ndarray], exists: np.ndarray | None) -> Structure:
+        """From the cells [elements, arity] of each term; an element with a cell that there is not does not exist."""
+        factors: list[Factor] = []
+        cells: list[Scope] = []
+        for source, places in enumerate(scopes):
+            for element, scope in enumerate(places.tolist()):
+                if all(0 <= cell < self.cells.count for cell in scope):
+                    factors.append(Factor(source, element))
+                    cells.append(tuple(scope))
+        sizes: list[int] = []
+        for number, name in enumerate(self.variables):
+            span = self.cells.span(name)
+            sizes += [self.label_counts[name]] * (span.stop - span.start)
+            for element, cell in enumerate(range(span.start, span.stop)):
+                if exists is None or exists[cell]:
+                    factors.append(Factor(len(self.terms) + number, element))
+                    cells.append((cell,))
+        absent = frozenset() if exists is None else frozenset(np.flatnonzero(~exists).tolist())
+        return Structure(tuple(factors), tuple(cells), tuple(sizes), absent)
+
+    def exists(self) -> np.ndarray:
+        """[B, cells] which cells exist."""
+        if all(self.batch.cells(v.name, v.dims) is None for v in self.graph.discrete):
+            return np.ones((self.batch.size, self.cells.count), dtype=bool)
+        parts = [
+            self.batch.cells_exist(v.dims, v.name).reshape(self.batch.size, prod(self.cells.shapes[v.name]))
+            for v in self.graph.discrete
+        ]
+        return torch.cat(parts, 1).cpu().numpy() if parts else np.zeros((self.batch.size, 0), dtype=bool)
+
+
+def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | None:
+    """[B, E, 2]: the cells of a term over the ends of edges, where nothing but their range says which edges exist."""
+    binding = term.term.domain[0] if len(term.term.domain) == 1 else None
+    names = {ref.variable for ref in term.term.scope}
+    if not isinstance(binding, Edges) or len(names) != 1 or len(cells.shapes) != 1 or batch.masks or term.constants:
+        return None
+    if any(batch.along[dim].count is not None for dim in (*binding.dims, binding.over)):
+        return None
+    ends = [ref.indices[0] for ref in term.term.scope if len(ref.indices) == 1]
+    if len(ends) != 2 or any(affine.index not in binding.ends or affine.offset for affine in ends):
+        return None
+    rows = batch.tensors[binding.source].cpu().numpy()
+    columns = [binding.ends.index(affine.index) for affine in ends]
+    return rows if columns == [0, 1] and rows.shape[2] == 2 else rows[:, :, columns]
+
+
+def _fixed(term: TableTerm, batch: Batch) -> bool:
+    """Whether the positions of a term's cells follow from the padded sizes alone."""
+    frame = term.frame(batch)
+    if any(isinstance(binding, Edges) for binding in term.term.domain):
+        return False
+    for ref in term.term.scope:
+        for affine, axis in zip(ref.indices, term.graph.variables[ref.variable].type.index_axes, strict=True):
+            along = frame.get(axis.extent.name)
+            if along is not None and along.order is not None:
+                return False
+            if affine.index is None and affine.offset < 0 and along is not None and along.count is not None:
+                return False
+    return True
+
+
+def _fixed_scopes(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray:
+    """[elements, arity]: the cells of each element, from sizes alone."""
+    sizes = term.domain_sizes(batch)
+    domain = term.term.domain
+    columns = []
+    for ref in term.term.scope:
+        axes = term.graph.variables[ref.variable].type.index_axes
+        places = [
+            _fixed_place(affine, axis.extent, domain, sizes, batch)
+            for affine, axis in zip(ref.indices, axes, strict=True)
+        ]
+        columns.append(_numbered(cells, ref.variable, places, sizes))
+    return np.stack(columns, -1).reshape(prod(sizes), len(columns))
+
+
+def _fixed_place(
+    affine: Affine, extent: Extent, domain: tuple[Binding, ...], sizes: Sequence[int], batch: Batch
+) -> np.ndarray:
+    last = batch.size_of(extent.name) + extent.offset - 1
+    owner = owner_of(affine, domain)
+    if owner is None:
+        place = np.array(affine.offset if affine.offset >= 0 else last + 1 + affine.offset)
+        return np.where((place < 0) | (place > last), -1, place).reshape([1] * len(domain))
+    shape = [1] * len(domain)
+    shape[owner] = sizes[owner]
+    return (np.arange(sizes[owner]) + affine.offset).reshape(shape)
+
+
+def _numbered(cells: Cells, variable: str, places: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
+    """The numbers of the cells at positions of one variable, -1 where a position is -1."""
+    total, fine = np.zeros([1] * len(sizes), dtype=np.int64), np.ones([1] * len(sizes), dtype=bool)
+    for place, size in zip(places, cells.shapes[variable], strict=True):
+        total, fine = total * size + place, fine & (place >= 0) & (place < size)
+    return np.broadcast_to(np.where(fine, total + cells.start[variable], -1), sizes)
+
+
+def term_scopes(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray:
+    """[B or 1, elements, arity]: the cells of each element, no cells where it does not exist; one copy to the host."""
+    plain = _plain_edges(term, batch, cells)
+    if plain is not None:
+        return plain
+    if _fixed(term, batch) and term.valid(batch) is None:
+        return _fixed_scopes(term, batch, cells)[None]
+    sizes = term.domain_sizes(batch)
+    lead = (batch.size, *sizes)
+    valid = term.valid(batch)
+    columns = []
+    for number, ref in enumerate(term.term.scope):
+        total = torch.zeros([1] * len(lead), dtype=torch.long, device=batch.device)
+        for place, size in zip(term.cells(batch, number), cells.shapes[ref.variable], strict=True):
+            total = total * size + place
+        columns.append((total + cells.start[ref.variable]).expand(lead))
+    made = torch.stack(columns, -1)
+    if valid is not None:
+        made = made.masked_fill(~valid.unsqueeze(-1), -1)
+    return made.reshape(batch.size, prod(sizes), len(columns)).cpu().numpy()
+
+
+def masked_table(term: TableTerm, batch: Batch, table: Tensor) -> Tensor:
+    """A table with zeros where an element of its index set does not exist."""
+    valid = term.valid(batch)
+    if valid is None:
+        return table
+    return torch.where(valid.reshape(*valid.shape, *([1] * len(term.term.scope))), table, 0)
+
+
+def spread_cells(cells: Cells, values: Tensor, variables: Sequence[str]) -> Mapping[str, Tensor]:
+    """Values [..., cells] as one tensor [..., *dims] for each variable."""
+    return {name: values[..., cells.span(name)].unflatten(-1, cells.shapes[name] or (1,)) if cells.shapes[name]
+            else values[..., cells.start[name]] for name in variables}  # fmt: skip

@@ -1,0 +1,249 @@
+"""The log-partition of first-order chains as a function that every derivative and transform of torch may pass through.
+
+On the CPU it is computed in scaled exp space; elsewhere, where reading a flag back would stall the device, in log
+space.  First derivatives are analytic: no tape over time.  Derivatives of derivatives, forward or backward, go through
+the recursion that autograd records, and so does compiled code, which fuses its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energyml.backends.exact.scaled import Scaled
+from energyml.backends.exact.unscaled import LogSpace, cleared, taped_log_partition
+from energyml.backends.logspace import softmax, tracked_logsumexp
+
+Run = Scaled | LogSpace
+
+
+def log_partition(scores: Tensor, steps: Tensor, exists: Tensor | None) -> Tensor:
+    """[B]: the log-partition of chains with scores [B, T, C], steps [B or 1, T-1 or 1, C, C] and cells [B, T].
+
+    -inf where every answer is forbidden, 0 for a chain without cells.  O(B T C²).  Sums are taken in float32 at least;
+    the answer has the type of scores and steps.
+    """
+    size, dtype = scores.shape[1], torch.promote_types(scores.dtype, steps.dtype)
+    if size == 0:
+        return scores.sum((1, 2)).to(dtype)
+    if size == 1:
+        total = tracked_logsumexp(scores[:, 0].to(torch.promote_types(dtype, torch.float32)), 1)
+        return (total if exists is None else torch.where(exists[:, 0], total, 0)).to(dtype)
+    if torch.compiler.is_compiling():
+        return taped_log_partition(scores, steps, exists).to(dtype)
+    if not _recorded(scores, steps):
+        with _full_precision(scores.device):
+            return _run(scores, steps, exists, keep=False).log_z.to(dtype)
+    value: Tensor = _apply(LogPartition, scores, steps, exists, Kept())
+    return value
+
+
+def marginals(scores: Tensor, steps: Tensor, exists: Tensor | None, pairs: bool) -> tuple[Tensor, Tensor | None]:
+    """The marginals of cells [B, T, C] and, when asked for, of steps [B, T-1, C, C], without gradients.
+
+    Zero where there is no cell, and where every answer is forbidden.  O(B T C²).
+    """
+    batch, size, labels = scores.shape
+    scores, steps = scores.detach(), steps.detach()
+    if size < 2 or batch == 0:
+        cells = softmax(cleared(scores, exists).to(torch.promote_types(scores.dtype, torch.float32)), -1)
+        cells = cells if exists is None else cells.masked_fill(~exists.unsqueeze(-1), 0)
+        joint = scores.new_zeros(batch, max(0, size - 1), labels, labels) if pairs else None
+        return cells.to(scores.dtype), joint
+    if _followed():
+        apart = steps.expand(batch, size - 1, labels, labels)
+        found = _apply(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, pairs, Kept())
+        return found[0], found[1] if pairs else None
+    with _full_precision(scores.device):
+        run = _run(scores, steps, exists)
+        by_cell, by_pair = run.moments(run.log_z.new_ones(batch), pairs, each=True)
+    return by_cell.to(scores.dtype), None if by_pair is None else by_pair.to(scores.dtype)
+
+
+def beginnings(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The forward vectors, without gradients: what comes before each label of each cell [B, T, C], and log Z [B].
+
+    Logarithms up to a constant for each cell; anything where there is no cell, and where every answer is forbidden.
+    """
+    scores, steps = scores.detach(), steps.detach()
+    if scores.shape[1] < 2:
+        return scores, log_partition(scores, steps, exists)
+    with _full_precision(scores.device):
+        run = LogSpace(scores, steps, exists) if _followed() else _run(scores, steps, exists)
+        return run.beginnings(), run.log_z
+
+
+def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
+    return function.apply(*inputs)
+
+
+def _recorded(*tensors: Tensor) -> bool:
+    """Whether autograd, forward or backward, or a transform follows what is computed from these."""
+    return (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)) or _followed()
+
+
+def _followed() -> bool:
+    """Whether a transform of `torch.func`, or forward differentiation, is under way."""
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """No products in low precision, whatever surrounds this; log space takes none."""
+    if device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        return torch.autocast("cpu", enabled=False)
+    return nullcontext()
+
+
+class Kept:
+    """What a forward pass leaves for the backward pass, which uses it up."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+
+
+def _run(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool = True) -> Run:
+    if scores.device.type != "cpu" or scores.shape[0] == 0 or torch.compiler.is_compiling():
+        return LogSpace(scores, steps, exists)
+    dtype = torch.promote_types(torch.promote_types(scores.dtype, steps.dtype), torch.float32)
+    return Scaled(scores.to(dtype), steps.to(dtype), exists, keep)
+
+
+class LogPartition(torch.autograd.Function):
+    """[B]: the log-partitions."""
+
+    @staticmethod
+    def forward(scores: Tensor, steps: Tensor, exists: Tensor | None, kept: Kept) -> Tensor:
+        """Compute, and keep what the backward pass needs."""
+        with _full_precision(scores.device):
+            kept.run = _run(scores, steps, exists)
+        return kept.run.log_z.to(torch.promote_types(scores.dtype, steps.dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Remember the inputs."""
+        *tensors, ctx.kept = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Marginals times the gradient; themselves differentiable."""
+        given = (gradients[0], *ctx.saved_tensors, ctx.needs_input_grad[1], ctx.kept)
+        moments = _apply(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
+        return moments[0], moments[1] if len(moments) > 1 else None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        """The derivative in a direction: the moments of each example along it."""
+        scores, steps, exists = ctx.saved_tensors
+        cells, pairs = _directions((scores, steps), tangents)
+        apart = steps.expand(scores.shape[0], -1, -1, -1)
+        by_cell, by_pair = _apply(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, True, Kept())
+        derivative: Tensor = (by_cell * cells).sum((1, 2)) + (by_pair * pairs).sum((1, 2, 3))
+        return derivative
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        """A batch of batches is a larger batch."""
+        tensors = _folded(info.batch_size, in_dims, inputs[:3])
+        return _apply(LogPartition, *tensors, Kept()).unflatten(0, (info.batch_size, -1)), 0
+
+
+class Moments(torch.autograd.Function):
+    """The gradients of the weighted sum of log-partitions by the scores and, if asked for, by the steps."""
+
+    @staticmethod
+    def forward(
+        weight: Tensor, scores: Tensor, steps: Tensor, exists: Tensor | None, pairs: bool, kept: Kept
+    ) -> tuple[Tensor, ...]:
+        """Go on from the forward pass, or repeat it when it was used before."""
+        run, kept.run = kept.run, None
+        with _full_precision(scores.device):
+            by_cell, by_pair = (run or _run(scores, steps, exists)).moments(weight, pairs)
+        by_cell = by_cell.to(scores.dtype)
+        return (by_cell,) if by_pair is None else (by_cell, by_pair.to(steps.dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Remember the inputs."""
+        *tensors, ctx.pairs, _ = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The second derivatives times the gradients."""
+        weight, scores, steps, exists = ctx.saved_tensors
+        pull = torch.func.vjp(_taped_moments(exists, ctx.pairs), weight, scores, steps)[1]
+        return (*pull(tuple(gradients)), None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        """The derivatives in a direction: second derivatives are symmetric, so those times it."""
+        weight, scores, steps, exists = ctx.saved_tensors
+        by_weight, *along = _directions((weight, scores, steps), tangents)
+        first = _apply(Moments, by_weight, scores, steps, exists, ctx.pairs, Kept())
+        _, *second = torch.func.vjp(_taped_moments(exists, True), weight, scores, steps)[1](tuple(along))
+        return tuple(one + other for one, other in zip(first, second, strict=False))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """A batch of batches is a larger batch, in which each example has its own steps."""
+        weight, scores, steps, exists, pairs, _ = inputs
+        count = info.batch_size
+        single = _first(steps, in_dims[2], count).shape[1] == 1
+        tensors = _folded(count, in_dims[1:4], (scores, steps, exists), apart=True)
+        moments = _apply(Moments, _first(weight, in_dims[0], count).flatten(0, 1), *tensors, pairs, Kept())
+        found = [one.unflatten(0, (count, -1)) for one in moments]
+        if pairs and single:
+            found[1] = found[1].sum(1, keepdim=True)
+        return tuple(found), (0,) * len(found)
+
+
+def _taped_moments(exists: Tensor | None, pairs: bool) -> Callable[..., tuple[Tensor, ...]]:
+    """The moments as a function of weight, scores and steps that autograd can record."""
+
+    def moments(weight: Tensor, scores: Tensor, steps: Tensor) -> tuple[Tensor, ...]:
+        if pairs:
+            pull = torch.func.vjp(lambda one, other: taped_log_partition(one, other, exists), scores, steps)[1]
+        else:
+            pull = torch.func.vjp(lambda one: taped_log_partition(one, steps, exists), scores)[1]
+        found: tuple[Tensor, ...] = pull(weight)
+        return found
+
+    return moments
+
+
+def _directions(points: tuple[Tensor, ...], tangents: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """Tangents of all points, zero for those that have none."""
+    return tuple(
+        torch.zeros_like(point) if tangent is None else tangent
+        for point, tangent in zip(points, tangents, strict=False)
+    )
+
+
+def _first(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """A tensor with the mapped dim, or as many repetitions, in front."""
+    return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _folded(
+    count: int, in_dims: tuple[int | None, ...], tensors: tuple[Any, ...], apart: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Scores, steps and cells with the mapped dim folded into the batch.
+
+    Steps that all share stay one table, unless each example is to have its own (`apart`).
+    """
+    scores, steps, exists = tensors
+    scores = _first(scores, in_dims[0], count)
+    batch = scores.shape[1]
+    if apart or in_dims[1] is not None or steps.shape[0] > 1:
+        steps = _first(steps, in_dims[1], count)
+        steps = steps.expand(-1, batch, -1, -1, -1).flatten(0, 1)
+    if exists is not None:
+        exists = _first(exists, in_dims[2], count).flatten(0, 1)
+    return scores.flatten(0, 1), steps, exists

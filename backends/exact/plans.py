@@ -1,0 +1,130 @@
+"""Plans: programs for the structures of a batch, made when they are first met and kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from energyml.backend import QueryRefused
+from energyml.backends.exact.grounding import Group, Sources, Structure
+from energyml.backends.native import graph as native
+from energyml.plan.elimination import Program, TooWide, make_program
+
+Tables = Sequence["Tensor | None"]
+
+
+@dataclass(eq=False)
+class Plan:
+    """A structure with the program that was made for it, and the programs' encodings for tables of given shapes."""
+
+    structure: Structure
+    program: Program
+    domains: Sequence[tuple[int, ...]]
+    first: int = 0
+    _codes: dict[tuple[object, ...], native.Encoded] = field(default_factory=dict)
+
+    def code(self, tables: Tables) -> native.Encoded:
+        """The program for the native kernel."""
+        shapes = tuple(None if table is None else tuple(table.shape[1:]) for table in tables)
+        found = self._codes.get(shapes)
+        if found is None:
+            found = self._codes[shapes] = native.encoded(self.program, self._places(shapes))
+        return found
+
+    def _places(self, shapes: Sequence[tuple[int, ...] | None]) -> list[native.Place]:
+        offsets = [self._offsets(source, shape) for source, shape in enumerate(shapes)]
+        strides = [() if shape is None else _strides(shape)[len(self.domains[n]) :] for n, shape in enumerate(shapes)]
+        scopes = self.structure.scopes
+        return [
+            native.Place(f.source, int(offsets[f.source][f.element]), strides[f.source] or (0,) * len(scopes[number]))
+            for number, f in enumerate(self.structure.factors)
+        ]
+
+    def _offsets(self, source: int, shape: tuple[int, ...] | None) -> np.ndarray:
+        """Where each element of a table's index set begins."""
+        domain = self.domains[source]
+        total = np.zeros(domain, dtype=np.int64)
+        if shape is None:
+            return total.reshape(-1)
+        steps = _strides(shape)
+        for axis, size in enumerate(domain):
+            if shape[axis] > 1:
+                place = [1] * len(domain)
+                place[axis] = size
+                total = total + (np.arange(size) * steps[axis]).reshape(place)
+        return total.reshape(-1)
+
+    def element(self, source: int, element: int, shape: Sequence[int]) -> tuple[int, ...]:
+        """The place of an element in the leading axes of a table of that shape (without its batch axis)."""
+        places = np.unravel_index(element, self.domains[source]) if self.domains[source] else ()
+        return tuple(int(place) if shape[axis] > 1 else 0 for axis, place in enumerate(places))
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+MEGABYTE = 1 << 20
+# Programs that are kept: structures come back, in fixed graphs always, in run-time graphs often.
+REMEMBERED = 512
+
+
+class Plans:
+    """Programs by structure, made when first met.
+
+    Args:
+        budget: megabytes that the messages of one example may take.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget * MEGABYTE
+        self._known: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
+        self._groups: OrderedDict[tuple[object, ...], list[Group]] = OrderedDict()
+
+    def groups(self, sources: Sources) -> list[Group]:
+        """The examples of a batch by structure; remembered where sizes alone decide."""
+        if not sources.fixed:
+            return sources.groups()
+        return _kept(self._groups, (*sources.key, sources.batch.size), sources.groups)
+
+    def plan(self, sources: Sources, group: Group, known: frozenset[int], first: frozenset[int]) -> Plan:
+        """The plan of a structure with some cells observed and some eliminated first."""
+        return _kept(
+            self._known,
+            (sources.key, group.key, known, first),
+            lambda: self._make(sources, group, known, first),
+        )
+
+    def _make(self, sources: Sources, group: Group, known: frozenset[int], first: frozenset[int]) -> Plan:
+        structure = group.structure
+        early = first - structure.absent - known
+        try:
+            program = make_program(
+                structure.scopes, structure.sizes, absent=structure.absent, known=known, first=early, budget=self.budget
+            )
+        except TooWide as wide:
+            raise QueryRefused(
+                f"`exact` cannot eliminate this graph: {wide}; raise it with `exact(memory: ...)` in MB, "
+                "observe more cells, or choose an approximate backend (`energyml explain` lists them)"
+            ) from None
+        domains = [term.domain_sizes(batch) for term, batch in sources.terms]
+        domains += [sources.cells.shapes[name] for name in sources.variables]
+        return Plan(structure, program, domains, len(early))
+
+
+Made = TypeVar("Made")
+
+
+def _kept(known: OrderedDict[tuple[object, ...], Made], key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+    found = known.get(key)
+    if found is None:
+        found = known[key] = make()
+        if len(known) > REMEMBERED:
+            known.popitem(last=False)
+    return found

@@ -1,0 +1,85 @@
+"""Queries on trees that are given at run time: those that pay for planning each tree are asked of the trees directly."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from energyml.backend import Evidence, Problem
+from energyml.backends.exact.elimination import runs_natively, slopes, tracked
+from energyml.backends.exact.forest import Forest
+from energyml.backends.exact.graph import GraphSession, leaf
+from energyml.backends.exact.grounding import Sources, spread_cells
+from energyml.backends.exact.plans import Plans
+from energyml.queries import Query
+from energyml.result import Assignment
+
+
+class TreeSession(GraphSession):
+    """One batch of forests; what is not answered here goes through elimination."""
+
+    def __init__(self, problem: Problem, plans: Plans, sources: Sources, forest: Forest, kernels: bool) -> None:
+        super().__init__(problem, plans, sources, kernels)
+        self.forest = forest
+
+    def _scores(self, evidence: Evidence, cost: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """[B, N, C] scores of the cells of all variables and [B or 1, E or 1, C, C] of edges."""
+        tables = [table for table in self.tables() if table is not None]
+        cells = None
+        if evidence.allowed or cost:
+            own = [one for one in self.cell_tables(evidence, needed=True, cost=cost) if one is not None]
+            cells = torch.cat([one.reshape(one.shape[0], prod(one.shape[1:-1]), one.shape[-1]) for one in own], 1)
+        return self.forest.unary(tables, cells), self.forest.pair(tables)
+
+    def _sum(self, evidence: Evidence) -> Tensor:
+        return self.forest.log_partition(*self._scores(evidence), self.kernels)
+
+    def _moments(self, pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Marginals of cells [B, N, C] and of edges [B, E, C, C]; differentiable where the scores are."""
+        unary, pair = self._scores(self.problem.evidence)
+        if pairs:
+            pair = pair.expand(self.batch.size, self.forest.edges, *pair.shape[2:])
+        if not tracked([unary, pair]):
+            return self.forest.moments(unary, pair, self.kernels, pairs)
+        leaves = [leaf(unary, True), *([leaf(pair, True)] if pairs else [])]
+        log_z = self.forest.log_partition(leaves[0], leaves[1] if pairs else pair, self.kernels)
+        found = slopes(log_z.masked_fill(log_z.isneginf(), 0).sum(), leaves, again=True)
+        return found[0], found[1] if pairs else None
+
+    def _marginals(self, query: Query) -> dict[str, Tensor]:
+        values = self._moments(pairs=False)[0].movedim(-1, 0)
+        found = spread_cells(self.sources.cells, values, self.variables)
+        return {
+            v.name: self._without_absent(found[v.name].movedim(0, -1), v.name, v.dims, 0.0) for v in self.graph.discrete
+        }
+
+    def _factor_marginals(self, query: Query) -> dict[str, Tensor]:
+        """[B, *domain, *labels] for each table; zero where an element of its index set does not exist."""
+        cells, edges = self._moments(pairs=True)
+        assert edges is not None
+        found: dict[int, Tensor] = {}
+        start = 0
+        for number, count in self.forest.pairs.items():
+            found[number] = edges[:, start : start + count]
+            start += count
+        for number, places in self.forest.singles.items():
+            index = torch.from_numpy(places).to(cells.device).expand(self.batch.size, -1).unsqueeze(-1)
+            exists = (index >= 0) & (index < cells.shape[1])
+            rows = cells.gather(1, torch.where(exists, index, 0).expand(-1, -1, cells.shape[2]))
+            found[number] = torch.where(exists, rows, 0)
+        return {
+            term.term.name: found[number].reshape(
+                self.batch.size, *term.domain_sizes(self.batch), *found[number].shape[2:]
+            )
+            for number, term in enumerate(self.terms)
+            if query.target in (None, term.term.name)
+        }
+
+    def _best(self, cost: dict[str, Tensor]) -> Assignment:
+        if not (self.kernels and runs_natively(self.tables())):
+            return super()._best(cost)
+        with torch.no_grad():
+            labels, scores = self.forest.best(*self._scores(self.problem.evidence, cost))
+        return self._assignment(labels, scores, cost)

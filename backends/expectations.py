@@ -1,0 +1,89 @@
+"""Expectations of factored functions under marginals: what cross-entropies, divergences and moments are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from energyml.backend import Problem, QueryRefused
+from energyml.bind.batch import Batch
+from energyml.posterior import Posterior
+
+
+def expected(p: Tensor, values: Tensor) -> Tensor:
+    """[B]: the sum of p * values over all axes but the first; what has no probability does not count, even at -inf."""
+    where = p != 0
+    total: Tensor = (p * values.expand_as(p).masked_fill(~where, 0)).flatten(1).sum(1)
+    return total
+
+
+def normalised(p: Tensor, arity: int) -> Tensor:
+    """Marginals over the last axes whose sums are 1 or 0 to the last digit: what is missing would count by the scores."""
+    total = p.sum(tuple(range(-arity, 0)), keepdim=True)
+    return p / torch.where(total > 0, total, 1)
+
+
+def factored_expectation(
+    values: Mapping[str, Tensor], marginals: Mapping[str, Tensor], factor_marginals: Mapping[str, Tensor]
+) -> Tensor:
+    """[B]: the expectation of a sum of functions, each of one cell of a variable or of the cells of a term.
+
+    Args:
+        values: by variable [B or 1, *dims, labels], by term [B or 1, *domain, *labels]; axes of size 1 are shared.
+        marginals: by variable.
+        factor_marginals: by term.
+    """
+    known = {**factor_marginals, **marginals}
+    total: Tensor | None = None
+    for name, one in values.items():
+        p = known[name]
+        if one.dim() != p.dim() or any(size not in (1, full) for size, full in zip(one.shape, p.shape, strict=True)):
+            raise QueryRefused(f"the values of `{name}` have the shape {list(one.shape)}; expected {list(p.shape)}")
+        part = expected(p, one.to(device=p.device, dtype=p.dtype))
+        total = part if total is None else total + part
+    if total is None:
+        raise QueryRefused("`expectation` needs values: tensors by variable or term")
+    return total
+
+
+def cross_entropy(log_z: Tensor, expected_score: Tensor, possible: Tensor) -> Tensor:
+    """[B]: log Z of the other model less its expected score; inf where it rules answers out, 0 where there are none."""
+    gone = expected_score.isneginf() | log_z.isneginf()
+    found = (log_z.masked_fill(gone, 0) - expected_score.masked_fill(gone, 0)).masked_fill(gone, float("inf"))
+    return torch.where(possible, found, 0)
+
+
+def comparable(problem: Problem, other: Posterior) -> Problem:
+    """The problem of a second posterior, checked to be about the same cells."""
+    second = other.problem
+    for one in (problem, second):
+        latent = next((v.name for v in one.graph.discrete if v.kind == "latent"), None)
+        if latent is not None:
+            raise QueryRefused(f"two models with latents cannot be compared term by term; `{latent}` is summed out")
+    kinds = [{v.name: (v.dims, one.answers.counts[v.name]) for v in one.graph.discrete} for one in (problem, second)]
+    if kinds[0] != kinds[1]:
+        raise QueryRefused(
+            "the two models have different variables, dims or label sets, so that they cannot be compared"
+        )
+    batches = (problem.env.batch, second.env.batch)
+    shapes = [{v.name: _cells_shape(batch, v.dims) for v in problem.graph.discrete} for batch in batches]
+    if batches[0].size != batches[1].size or shapes[0] != shapes[1]:
+        raise QueryRefused(
+            f"the two posteriors are about batches of different sizes: {batches[0].size} examples with cells "
+            f"{shapes[0]}, and {batches[1].size} with {shapes[1]}"
+        )
+    if problem.env.batch.device.type == "cpu" and any(
+        not _same_cells(*batches, v.name, v.dims) for v in problem.graph.discrete
+    ):
+        raise QueryRefused("the two posteriors have different lengths or masks, so that they cannot be compared")
+    return second
+
+
+def _same_cells(one: Batch, other: Batch, name: str, dims: tuple[str, ...]) -> bool:
+    return torch.equal(one.cells_exist(dims, name), other.cells_exist(dims, name))
+
+
+def _cells_shape(batch: Batch, dims: tuple[str, ...]) -> list[int]:
+    return [batch.size_of(dim) for dim in dims]

@@ -1,0 +1,73 @@
+"""`em.functional`: the same answers as a compiled chain, from scores alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import energyml as em
+
+torch.set_num_threads(1)
+
+SPEC = """\
+labels L = {a, b, c}
+dim T
+input u : real[T, L]
+input v : real[T-1, from: L, to: L]
+output y : L[T]
+factor one [t in T] (y[t]) = u[t]
+factor two [t in T-1] (from: y[t], to: y[t+1]) = v[t]
+"""
+
+
+def scores(kind: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Unaries, pair scores as given to the functions, and the same for every example and step."""
+    generator = torch.Generator().manual_seed(len(kind))
+    shape = {"shared": (3, 3), "positions": (4, 3, 3), "examples": (2, 1, 3, 3), "both": (2, 4, 3, 3)}[kind]
+    pair = torch.randn(shape, generator=generator, dtype=torch.float64)
+    unary = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
+    unary[0, 1, 2] = float("-inf")
+    return unary, pair, (pair if pair.dim() == 4 else pair[(None,) * (4 - pair.dim())]).expand(2, 4, 3, 3)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["shared", "positions", "examples", "both"])
+@pytest.mark.parametrize("lengths", [None, (5, 2), (0, 1)])
+def test_the_same_answers(
+    kind: str, lengths: tuple[int, int] | None, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr("energyml.backends.native.chain.kernels", None)
+    unary, pair, whole = scores(kind)
+    count = None if lengths is None else torch.tensor(lengths)
+    truth = em.compile(SPEC).double().infer(u=unary, v=whole, lengths=count, using="enumerate")
+    torch.testing.assert_close(em.functional.chain_log_partition(unary, pair, count), truth.log_partition)
+    torch.testing.assert_close(em.functional.chain_marginals(unary, pair, count), truth.marginals["y"])
+    labels, best = em.functional.chain_best(unary, pair, count)
+    assert torch.equal(labels, truth.map()["y"])
+    torch.testing.assert_close(best, truth.map().score)
+    for answer in (labels.clamp(min=0), torch.tensor([[0, -1, 1, 2, 0], [1, 1, -1, -1, 2]])):
+        found = em.functional.chain_log_prob(unary, pair, answer, count)
+        torch.testing.assert_close(found, truth.log_prob(y=answer))
+
+
+def test_gradients_are_marginals() -> None:
+    unary, pair, _ = scores("shared")
+    unary.requires_grad_()
+    (slope,) = torch.autograd.grad(em.functional.chain_log_partition(unary, pair).sum(), unary)
+    torch.testing.assert_close(slope, em.functional.chain_marginals(unary, pair))
+    assert torch.autograd.gradcheck(
+        lambda u: em.functional.chain_log_prob(u, pair, torch.zeros(2, 5, dtype=torch.long)), unary
+    )
+
+
+@pytest.mark.parametrize("pair", [torch.zeros(3), torch.zeros(2, 2), torch.zeros(3, 3, 3), torch.zeros(5, 1, 3, 3)])
+def test_shapes_are_checked(pair: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"expected unary \[B, T, C\] and pair"):
+        em.functional.chain_log_partition(torch.zeros(2, 5, 3), pair)
+
+
+def test_labels_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"expected labels \[2, 5\], found \[2, 4\]"):
+        em.functional.chain_log_prob(torch.zeros(2, 5, 3), torch.zeros(3, 3), torch.zeros(2, 4, dtype=torch.long))
