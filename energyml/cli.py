@@ -284,6 +284,21 @@ def infer(
 
 
 @app.command()
+def uai(
+    file: Annotated[str, typer.Argument(help="A model: a .uai file, or a libDAI .fg file.", show_default=False)],
+    evid: Annotated[str | None, typer.Option("--evid", help="A file of evidence, in either dialect.")] = None,
+    query: Annotated[str, typer.Option("--query", help="PR, MAR, MAP or MPE.")] = "PR",
+    backend: Annotated[str, typer.Option("--infer", help="The backend that answers.")] = "exact",
+) -> None:
+    """Solve a UAI model and print the answer in the format of the UAI competitions."""
+    from energyml.interop.competition import TASKS, solve
+
+    if query.upper() not in TASKS:
+        raise typer.BadParameter(f"expected one of {', '.join(TASKS)}, found `{query}`", param_hint="--query")
+    typer.echo(solve(file, evid, query.upper(), backend))
+
+
+@app.command()
 def doctor() -> None:
     """Show versions, devices and optional extras, and whether anything is missing."""
     from energyml.doctor import examine

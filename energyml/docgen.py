@@ -241,7 +241,8 @@ def _example(kind: errors.Kind) -> tuple[str, str, str]:
 
 
 def _group_title(code: str) -> str:
-    modules = [getattr(errors, name) for name in ("syntax", "names", "types", "scores", "choices", "running", "graphs")]
+    names = ("syntax", "names", "types", "scores", "choices", "running", "graphs", "files")
+    modules = [getattr(errors, name) for name in names]
     for module in modules:
         if any(kind.code == code for kind in module.KINDS):
             title = re.split("[:.]", str(module.__doc__).partition(": ")[2])[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +109,35 @@ class EnergyModel(nn.Module):
             self._parameters[param.name] = nn.Parameter(initial_value(param, builder, None))
         return takes_masks
 
+    # --------------------------------------------------------------------------------------------------- fixed inputs
+
+    def fix(self, **inputs: Tensor | None) -> Self:
+        """Give inputs a value that holds for every example, so that calls need not pass them; returns the model.
+
+        A call that passes the input all the same uses its own. Fixed inputs are buffers under their declared names:
+        they move with the model, and `state_dict`, pickles and copies keep them. The size of a batch then comes from
+        the other arguments of a call, and is 1 where none of them tells it.
+
+        Args:
+            **inputs: the declared inputs, [1, *axes]; `None` gives an input back to the caller.
+        """
+        kept = {**self._buffers, **inputs}
+        known = {name: one for name, one in kept.items() if one is not None or name not in self.graph.inputs}
+        self._maker.check_fixed(cast("dict[str, Tensor]", known))
+        reference = self._reference()
+        for name, one in inputs.items():
+            if one is None:
+                self._buffers.pop(name, None)
+            else:
+                device = one.device if reference is None else reference.device
+                self._buffers[name] = one.detach().to(device, copy=True)
+        return self
+
+    @property
+    def fixed(self) -> Mapping[str, Tensor]:
+        """The inputs [1, *axes] that hold for every example; see `fix`."""
+        return {name: one for name, one in self._buffers.items() if one is not None}
+
     # ----------------------------------------------------------------------------------------------------------- plans
 
     def plan(self, using: str | Selection | None = None, queries: Sequence[str] = ()) -> Plan:
@@ -166,6 +195,18 @@ class EnergyModel(nn.Module):
 
     forward = infer
 
+    def problem(
+        self,
+        *,
+        lengths: LengthsLike | None = None,
+        mask: MaskLike | None = None,
+        evidence: Mapping[str, Tensor] | None = None,
+        **inputs: Tensor,
+    ) -> Problem:
+        """One batch as a backend gets it: checked tensors, bound terms, evidence; arguments as in `infer`."""
+        batch = self._maker.make(inputs, lengths, mask, self._reference(), evidence, self._buffers)
+        return self._problem(batch, self._evidence(evidence, batch))
+
     def _posterior(
         self,
         using: str | Selection | None,
@@ -177,7 +218,7 @@ class EnergyModel(nn.Module):
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
         backend, verdict = self._backend(using)
-        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer)
+        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         problem = self._problem(batch, self._evidence(evidence, batch))
         return Posterior(backend.open(problem), verdict, problem)
 
@@ -188,7 +229,7 @@ class EnergyModel(nn.Module):
         if missing:
             span = self.graph.variables[missing[0]].span
             raise self._maker.fail("E0501", span, name=missing[0], help="`score` needs a label for every cell")
-        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer)
+        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         return self._problem(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
 
     def loss(

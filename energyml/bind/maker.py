@@ -109,6 +109,7 @@ class BatchMaker:
         mask: MaskLike | None,
         reference: Tensor | None,
         answer: Mapping[str, Tensor] | None = None,
+        fixed: Mapping[str, Tensor | None] | None = None,
     ) -> Batch:
         """Check the arguments of one call.
 
@@ -118,12 +119,19 @@ class BatchMaker:
             mask: which cells are present: [B, *dims] for the variables that share them, or by variable.
             reference: a parameter that tells device and dtype.
             answer: labels by variable, [B, *dims, ...]; they tell sizes where no input and no mask does.
+            fixed: inputs [1, *axes] that hold for every example, where the caller gives no other.
         """
         sizes = dict(self.known)
         shorter: list[_Shorter] = []
         size: int | None = None
         for name, tensor in given.items():
             size = self._shape(name, tensor, sizes, shorter, size)
+        shared: dict[str, Tensor] = {}
+        if fixed:
+            shared = {name: one for name, one in fixed.items() if one is not None and name not in given}
+            for name, tensor in shared.items():
+                self._shape(name, tensor, sizes, shorter, None)
+            given = {**given, **shared}
         for name in self.used:
             if name not in given:
                 declared = self.graph.inputs[name]
@@ -133,6 +141,8 @@ class BatchMaker:
         masks = {} if mask is None else self._masks_by_variable(mask)
         labels = {} if answer is None else self._labelled(answer)
         size = self._batch_size(size, by_dim, masks, labels)
+        if shared:
+            given = {**given, **{name: one.expand(size, *one.shape[1:]) for name, one in shared.items()}}
         device, dtype = _where(given, reference, by_dim, masks)
         self._sizes(sizes, shorter, by_dim, masks, labels)
         batch = Batch(size, self._placed(given, device, dtype), {}, device=device, dtype=dtype)
@@ -142,6 +152,19 @@ class BatchMaker:
             self._padding_behind(batch, by_dim)
         self._values(batch)
         return batch
+
+    def check_fixed(self, fixed: Mapping[str, Tensor]) -> None:
+        """Check inputs that are to hold for every example: one example each, and sizes that agree."""
+        sizes = dict(self.known)
+        shorter: list[_Shorter] = []
+        for name, tensor in fixed.items():
+            if self._shape(name, tensor, sizes, shorter, None) != 1:
+                problem = f"a fixed input holds for every example, so its batch axis is 1, found {tensor.shape[0]}"
+                raise self._wrong_shape(self.wanted[name], tensor, problem)
+        for name, tensor in fixed.items():
+            declared = self.wanted[name].declared
+            if isinstance(declared.type, EdgeType):
+                self._edge_values(self.wanted[name], declared.type, tensor, sizes)
 
     def _shape(
         self, name: str, tensor: Tensor, sizes: dict[str, int], shorter: list[_Shorter], batch: int | None
@@ -351,7 +374,7 @@ class BatchMaker:
                 continue
             declared = wanted.declared
             if isinstance(declared.type, EdgeType):
-                self._edge_values(wanted, declared.type, tensor, batch)
+                self._edge_values(wanted, declared.type, tensor, {dim: one.size for dim, one in batch.along.items()})
                 continue
             count = self.counts[declared.type.element]
             low, high = _extremes(tensor)
@@ -362,11 +385,11 @@ class BatchMaker:
                     facts = {"value": int(tensor[tuple(spot)]), "example": int(spot[0]), "count": count}
                     raise self.fail("E0505", declared.span, name=name, labels=declared.type.element, **facts)
 
-    def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, batch: Batch) -> None:
+    def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
         for end, dim in enumerate(edges.ends):
-            size = batch.along[dim].size
+            size = sizes.get(dim)
             ends = tensor[..., end]
-            if int(ends.max()) >= size:
+            if size is not None and ends.numel() and int(ends.max()) >= size:
                 bad = (ends >= size).nonzero()[0]
                 found = f"the position {int(ends[tuple(bad)])} in example {int(bad[0])}"
                 remedy = f"`{dim}` has {size} positions, counted from 0; pad unused rows with -1"

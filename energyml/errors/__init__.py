@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import cast
 
 from energyml.diagnostics import Diagnostic, Note, Severity, Span
-from energyml.errors import choices, graphs, names, running, scores, syntax, types
+from energyml.errors import choices, files, graphs, names, running, scores, syntax, types
 from energyml.errors.kind import Kind
 
-CATALOGUE: dict[str, Kind] = {
-    kind.code: kind for module in (syntax, names, types, scores, choices, running, graphs) for kind in module.KINDS
-}
+_MODULES = (syntax, names, types, scores, choices, running, graphs, files)
+
+CATALOGUE: dict[str, Kind] = {kind.code: kind for module in _MODULES for kind in module.KINDS}
 
 
 def diagnostic(

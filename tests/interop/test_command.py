@@ -1,0 +1,105 @@
+"""`energyml uai`: the competition's format, and misuse: a message, the right exit code, never a traceback."""
+
+from pathlib import Path
+
+import pytest
+
+from energyml import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+ALARM = ROOT / "examples" / "alarm.uai"
+EVIDENCE = ROOT / "examples" / "alarm.uai.evid"
+
+
+@pytest.fixture
+def uai(monkeypatch, capsys):
+    """Run the command in this process: exit code, standard output, standard error."""
+
+    def run(*arguments: object, backend: str | None = "enumerate") -> tuple[int, str, str]:
+        chosen = ["--infer", backend] if backend else []
+        monkeypatch.setattr("sys.argv", ["energyml", "uai", *map(str, arguments), *chosen])
+        code = cli._guarded(cli.app)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err + captured.out
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_partition(uai):
+    assert uai(ALARM) == (0, "PR\n0\n", "") or float(uai(ALARM)[1].split()[1]) == pytest.approx(0, abs=1e-12)
+    code, out, err = uai(ALARM, "--evid", EVIDENCE, "--query", "PR")
+    word, value = out.splitlines()
+    assert (code, word, err) == (0, "PR", "")
+    assert 10 ** float(value) == pytest.approx(0.00208410018578)
+
+
+def test_marginals(uai):
+    code, out, _ = uai(ALARM, "--evid", EVIDENCE, "--query", "MAR")
+    word, line = out.splitlines()
+    numbers = line.split()
+    assert (code, word, numbers[0], numbers[1::3]) == (0, "MAR", "5", ["2"] * 5)
+    assert float(numbers[3]) == pytest.approx(0.284171835)  # a burglary, when both neighbours call
+    assert numbers[-2:] == ["0", "1"]
+
+
+@pytest.mark.parametrize("query", ["MAP", "MPE", "map"])
+def test_best(uai, query):
+    assert uai(ALARM, "--evid", EVIDENCE, "--query", query) == (0, f"{query.upper()}\n5 0 0 1 1 1\n", "")
+
+
+def test_several_samples(uai, tmp_path):
+    evid = tmp_path / "two.evid"
+    evid.write_text("2\n2 3 1 4 1\n0\n")
+    code, out, _ = uai(ALARM, "--evid", evid, "--query", "MAP")
+    assert (code, out) == (0, "MAP\n2\n5 0 0 1 1 1\n5 0 0 0 0 0\n")
+
+
+def test_libdai(uai, tmp_path):
+    path = tmp_path / "one.fg"
+    path.write_text("1\n1\n3\n2\n1\n1 100\n")
+    assert uai(path) == (0, "PR\n2\n", "")
+    assert uai(path, "--query", "MAP") == (0, "MAP\n1 1\n", "")
+
+
+def test_misuse(uai, tmp_path):
+    bad = tmp_path / "bad.uai"
+    bad.write_text("MARKOV\n2\n2 2\n1\n2 0 2\n")
+    evid = tmp_path / "bad.evid"
+    evid.write_text("1 7 0\n")
+    zero = tmp_path / "zero.uai"
+    zero.write_text("MARKOV\n1\n2\n1\n1 0\n2\n0 0\n")
+    code, out, err = uai(bad)
+    assert (code, out) == (1, "") and "E0704" in err and "bad.uai:5:5" in err
+    code, out, err = uai(ALARM, "--evid", evid)
+    assert (code, out) == (1, "") and "E0704" in err and "bad.evid:1:3" in err
+    code, out, err = uai(tmp_path / "missing.uai")
+    assert (code, out) == (2, "") and "no such file" in err
+    code, out, err = uai(ALARM, "--evid", tmp_path / "missing.evid")
+    assert (code, out) == (2, "") and "no such file" in err
+    code, out, err = uai(ALARM, "--query", "ZZ")
+    assert (code, out) == (2, "") and "PR, MAR, MAP, MPE" in err
+    code, out, err = uai(ALARM, backend="enumarate")
+    assert (code, out) == (1, "") and "did you mean `enumerate`" in err
+    code, out, err = uai(ALARM, backend="enumerate(limit: 3)")
+    assert (code, out) == (1, "") and "limit is 3" in err
+    assert uai(zero) == (0, "PR\n-inf\n", "")
+    code, out, err = uai(zero, "--query", "MAR")
+    assert (code, out) == (1, "") and "weight 0" in err
+
+
+def test_exact_is_the_default(uai):
+    assert uai(ALARM, "--evid", EVIDENCE, "--query", "MAP", backend=None) == (0, "MAP\n5 0 0 1 1 1\n", "")
+    code, out, _ = uai(ALARM, "--evid", EVIDENCE, backend=None)
+    assert code == 0 and 10 ** float(out.split()[1]) == pytest.approx(0.00208410018578)
+
+
+@pytest.mark.parametrize("query", ["PR", "MAR", "MAP"])
+def test_a_model_that_is_too_wide_is_refused(uai, tmp_path, query):
+    size = 80
+    pairs = [(i, j) for i in range(size) for j in range(i)]
+    lines = ["MARKOV", size, " ".join(["2"] * size), len(pairs), *(f"2 {i} {j}" for i, j in pairs)]
+    path = tmp_path / "wide.uai"
+    path.write_text("\n".join(map(str, [*lines, *(["4 1 2 2 1"] * len(pairs))])))
+    code, out, err = uai(path, "--query", query, backend=None)
+    assert (code, out) == (1, "") and err.startswith("energyml: ") and "width" in err
