@@ -10,10 +10,10 @@ PIP   := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test fuzz bench docs fmt clean
+.PHONY: help venv demo test fuzz bench bench-exact docs fmt clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## create .venv with everything that development needs
 
@@ -42,6 +42,28 @@ fuzz: $(STAMP) ## the fuzz tests, 20000 cases each
 
 bench: $(STAMP) ## the benchmarks
 	$(BIN)/python -m benchmarks.foundation
+
+# The libraries that exact inference is measured against, in an environment of their own.
+PEERS       := .venv-peers
+PEERS_STAMP := $(PEERS)/.installed
+PEERS_PIP   := $(PEERS)/bin/python -m pip --quiet --quiet --disable-pip-version-check
+SYNJAX      ?= git+https://github.com/google-deepmind/synjax@6de574af85658c1e5608739b958ab20f06050a1b
+BENCH       ?= all
+
+$(PEERS): $(PEERS_STAMP)
+
+$(PEERS_STAMP): benchmarks/exact/peers.txt pyproject.toml setup.py
+	@echo "installing the peers into $(PEERS)"
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS_PIP) install '$(TORCH)' 'setuptools>=77'
+	@$(PEERS_PIP) install --editable . --no-build-isolation
+	@$(PEERS_PIP) install --requirement benchmarks/exact/peers.txt
+	@$(PEERS_PIP) install --no-deps '$(SYNJAX)' || echo "synjax is left out: $(SYNJAX) cannot be installed"
+	@touch $@
+
+bench-exact: $(PEERS_STAMP) ## exact inference against its peers; BENCH='chains --quick' for a part
+	@kept=0; $(PEERS)/bin/python -m benchmarks.exact.run $(BENCH) || kept=1; \
+	$(PEERS)/bin/python -m benchmarks.exact.run report && exit $$kept
 
 docs: $(STAMP) ## regenerate the generated parts of docs/
 	$(BIN)/python -m energyml.docgen

@@ -1,0 +1,111 @@
+"""Chains against every peer: each size, full and ragged, each task; one process for all contestants.
+
+Called by `run.py`, once for each number of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.exact import results
+from benchmarks.exact.contestants import Contestant, Prepared, Refused, check, peers
+from benchmarks.exact.contestants.ours import Direct, Ours
+from benchmarks.exact.sizes import QUICK, SIZES, TASKS, Case, Size, make_case
+from benchmarks.exact.timing import Ratio, pairs
+
+KEY = ("size", "ragged", "task", "threads")
+
+
+def cell(ours: Contestant, contestants: Sequence[Contestant], case: Case, task: str, budget: float) -> dict[str, Any]:
+    """One task on one case: our time, and the ratio of each peer with its quartiles."""
+    mine = ours.prepare(case, task)
+    answer = mine.read(mine.run())
+    found: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    for peer in contestants:
+        try:
+            theirs = peer.prepare(case, task)
+            check(case, task, answer, theirs.read(theirs.run()), peer.name)
+            found[peer.name] = row(pairs(mine.run, theirs.run, budget))
+        except Refused as reason:
+            refused[peer.name] = str(reason)
+        except Exception as error:  # a peer's own failure is a result
+            refused[peer.name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    took = [one[3] for one in found.values()]
+    return {
+        "size": list(case.size), "ragged": case.ragged, "task": task, "threads": torch.get_num_threads(),
+        "ours": results.figure(sorted(took)[len(took) // 2]) if took else None, "peers": found, "refused": refused,
+    }  # fmt: skip
+
+
+def row(ratio: Ratio) -> list[float]:
+    """Quartiles of the ratio, microseconds of ours and of the peer."""
+    return [results.figure(one) for one in (ratio.low, ratio.middle, ratio.high, 1e6 * ratio.ours, 1e6 * ratio.peer)]
+
+
+def direct(case: Case, task: str, mine: Prepared, budget: float) -> list[float] | None:
+    """The engine alone against the public call; the gold score of the likelihood is not in it."""
+    try:
+        theirs = Direct().prepare(case, task)
+        return row(pairs(mine.run, theirs.run, budget))
+    except Exception:
+        return None
+
+
+def chosen_sizes(quick: bool, only: Sequence[str]) -> tuple[Size, ...]:
+    """All sizes, the quick ones, or those given as `32,20,26`."""
+    if only:
+        return tuple(tuple(map(int, one.split(","))) for one in only)  # type: ignore[misc]
+    return QUICK if quick else SIZES
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds for each pair of contestants")
+    parser.add_argument("--size", action="append", default=[])
+    parser.add_argument("--task", action="append", default=[])
+    parser.add_argument("--peer", action="append", default=[])
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    contestants, missing = peers(tuple(options.peer))
+    for module, reason in missing.items():
+        print(f"{module} is left out: {reason}")
+    budget = 0.03 if options.quick else options.budget
+    ours = Ours()
+    rows = []
+    for size in chosen_sizes(options.quick, options.size):
+        for ragged in (False, True):
+            case = make_case(size, ragged)
+            for task in options.task or TASKS:
+                made = cell(ours, contestants, case, task, budget)
+                made["direct"] = direct(case, task, ours.prepare(case, task), budget)
+                rows.append(made)
+                _say(made, contestants)
+                gc.collect()
+        kinds = {one.name: [one.kind, one.whole] for one in contestants}
+        if not options.peer:
+            results.store("chains-quick" if options.quick else "chains", rows, KEY, kinds=kinds, missing=missing)
+
+
+def _say(made: dict[str, Any], contestants: Sequence[Contestant]) -> None:
+    rated = {one.name: made["peers"][one.name][1] for one in contestants if one.name in made["peers"] and one.whole}
+    shape = "ragged" if made["ragged"] else "full"
+    best = min(rated, key=lambda name: rated[name], default=None)
+    against = f"{best} {rated[best]:.2f}" if best else "no peer"
+    print(
+        f"{tuple(made['size'])} {shape} {made['task']} x{made['threads']}: {made['ours']} us, nearest {against}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
