@@ -6,9 +6,9 @@ sizes, and elements that do not exist have a table of zeros.  Otherwise examples
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 
 import numpy as np
@@ -104,30 +104,32 @@ class Sources:
         """What the shared structure of a batch depends on."""
         return tuple(self.cells.shapes.values()), tuple(term.domain_sizes(batch) for term, batch in self.terms)
 
-    def groups(self) -> list[Group]:
-        """The examples by structure."""
+    def groups(self, known: Callable[[bytes, Callable[[], Structure]], Structure]) -> list[Group]:
+        """The examples by structure; `known` remembers structures by their keys."""
         size = self.batch.size
         if self.fixed:
-            made = self._structure([_fixed_scopes(term, batch, self.cells) for term, batch in self.terms], None)
-            return [Group(np.arange(size), made, b"")]
+            make = partial(self._structure, lambda: [_fixed_scopes(term, batch, self.cells) for term, batch in self.terms])
+            return [Group(np.arange(size), known(b"", make), b"")]
         scopes = [term_scopes(term, batch, self.cells) for term, batch in self.terms]
-        exists = self.exists()
         scopes = [np.broadcast_to(one, (size, *one.shape[1:])) for one in scopes]
+        exists = self.exists()
         flat = [one.reshape(size, prod(one.shape[1:])) for one in scopes]
         rows = np.ascontiguousarray(np.concatenate([*flat, exists.astype(np.int64)], 1))
         found: dict[bytes, list[int]] = {}
         for number in range(size):
             found.setdefault(rows[number].tobytes(), []).append(number)
-        return [
-            Group(np.array(members), self._structure([one[members[0]] for one in scopes], exists[members[0]]), key)
-            for key, members in found.items()
-        ]
+        groups = []
+        for key, members in found.items():
+            first = members[0]
+            make = partial(self._structure, lambda first=first: [one[first] for one in scopes], exists[first])  # type: ignore[misc]
+            groups.append(Group(np.array(members), known(key, make), key))
+        return groups
 
-    def _structure(self, scopes: Sequence[np.ndarray], exists: np.ndarray | None) -> Structure:
+    def _structure(self, scopes: Callable[[], Sequence[np.ndarray]], exists: np.ndarray | None = None) -> Structure:
         """From the cells [elements, arity] of each term; an element with a cell that there is not does not exist."""
         factors: list[Factor] = []
         cells: list[Scope] = []
-        for source, places in enumerate(scopes):
+        for source, places in enumerate(scopes()):
             for element, scope in enumerate(places.tolist()):
                 if all(0 <= cell < self.cells.count for cell in scope):
                     factors.append(Factor(source, element))

@@ -85,13 +85,11 @@ class Plans:
     def __init__(self, budget: int) -> None:
         self.budget = budget * MEGABYTE
         self._known: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
-        self._groups: OrderedDict[tuple[object, ...], list[Group]] = OrderedDict()
+        self._structures: OrderedDict[tuple[object, ...], Structure] = OrderedDict()
 
     def groups(self, sources: Sources) -> list[Group]:
-        """The examples of a batch by structure; remembered where sizes alone decide."""
-        if not sources.fixed:
-            return sources.groups()
-        return _kept(self._groups, (*sources.key, sources.batch.size), sources.groups)
+        """The examples of a batch by structure."""
+        return sources.groups(lambda key, make: _kept(self._structures, (sources.key, key), make))
 
     def plan(self, sources: Sources, group: Group, known: frozenset[int], first: frozenset[int]) -> Plan:
         """The plan of a structure with some cells observed and some eliminated first."""

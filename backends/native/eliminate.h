@@ -17,7 +17,8 @@
 namespace energyml {
 
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
-constexpr int64_t BLOCK = 4096;  // doubles of a block: rows times lanes, within the first-level cache
+constexpr int64_t PADDING = 8;   // doubles behind the messages, so that whole vectors can be read
+constexpr int64_t BLOCK = 512;  // doubles of a block: rows times lanes; larger ones cost more to set up than they bring
 
 // A table as a step reads it: strides over the labels of its cells, 0 for cells that it does not mention.
 struct Input {
@@ -88,6 +89,7 @@ class Blocks {
 
     Blocks(const Elimination& step, const Tables& tables) : step_(step), tables_(tables) {
         split();
+        parts_.reserve(step.inputs.size());
         for (const Input& input : step.inputs) add(input);
     }
 
@@ -113,8 +115,7 @@ class Blocks {
     template <bool MAX> INLINE void give(const double* block, int64_t start, int64_t width) {
         for (int64_t j = 0; j < rows(); ++j) {
             const double* row = block + j * stride_;
-            double whole = MAX ? NOTHING : 0;
-            for (int64_t l = 0; l < width; ++l) whole = MAX ? (row[l] > whole ? row[l] : whole) : whole + row[l];
+            const double whole = scalars_ ? total<MAX>(row, width) : 0;
             for (Part& part : parts_) {
                 if (!part.gradient) continue;
                 double* to = part.gradient + j * part.input->row;
@@ -136,6 +137,16 @@ class Blocks {
                 for (int64_t l = 0; l < width; ++l) to[l] = MAX ? (row[l] > to[l] ? row[l] : to[l]) : to[l] + row[l];
             }
         }
+    }
+
+    template <bool MAX> static INLINE double total(const double* row, int64_t width) {
+        constexpr int lanes = Lanes<double>::count;
+        V<double> sums = all<double>(MAX ? NOTHING : 0.0);
+        int64_t l = 0;
+        for (; l + lanes <= width; l += lanes) sums = MAX ? larger<double>(load(row + l), sums) : sums + load(row + l);
+        double whole = MAX ? horizontal_max<double>(sums) : horizontal_sum<double>(sums);
+        for (; l < width; ++l) whole = MAX ? std::max(whole, row[l]) : whole + row[l];
+        return whole;
     }
 
     // Before and after a way back: shares of the tables that are the same for every block are gathered apart.
@@ -183,27 +194,34 @@ class Blocks {
         Part part{SCALAR, &input, tables_.at(input), tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr, {}};
         if (!part.value && !part.gradient) return;
         if (inner) {
-            part.places = places(input);
-            bool side_by_side = true;
-            for (int64_t l = 0; l < lanes_; ++l) side_by_side = side_by_side && part.places[l] == l;
-            part.kind = side_by_side ? CONTIGUOUS : outer ? SCATTERED : COMMON;
+            part.kind = side_by_side(input) ? CONTIGUOUS : outer ? SCATTERED : COMMON;
+            if (part.kind != CONTIGUOUS) part.places = places(input);
         }
         if (part.kind == COMMON && part.value) {
             if (common_.empty()) common_.assign(static_cast<size_t>(rows() * lanes_), 0.0);
             for (int64_t j = 0; j < rows(); ++j)
                 for (int64_t l = 0; l < lanes_; ++l) common_[j * lanes_ + l] += part.value[j * input.row + part.places[l]];
         }
+        scalars_ = scalars_ || (part.kind == SCALAR && part.gradient);
         parts_.push_back(std::move(part));
     }
 
+    // Whether the lanes of a table follow one another in it.
+    bool side_by_side(const Input& input) const {
+        int64_t stride = 1;
+        for (size_t k = step_.sizes.size(); k-- > inner_; stride *= step_.sizes[k])
+            if (step_.sizes[k] > 1 && input.strides[k] != stride) return false;
+        return true;
+    }
+
+    // Where the lanes stand in a table: those of the last cell, then copies of them for each label of the cell before.
     std::vector<int32_t> places(const Input& input) const {
-        std::vector<int32_t> found(1, 0);
-        for (size_t k = inner_; k < step_.sizes.size(); ++k) {
-            std::vector<int32_t> next;
-            next.reserve(found.size() * step_.sizes[k]);
-            for (int32_t before : found)
-                for (int64_t label = 0; label < step_.sizes[k]; ++label) next.push_back(before + static_cast<int32_t>(label * input.strides[k]));
-            found.swap(next);
+        std::vector<int32_t> found(static_cast<size_t>(lanes_), 0);
+        int64_t known = 1;
+        for (size_t k = step_.sizes.size(); k-- > inner_;) {
+            for (int64_t label = 1; label < step_.sizes[k]; ++label)
+                for (int64_t l = 0; l < known; ++l) found[label * known + l] = found[l] + static_cast<int32_t>(label * input.strides[k]);
+            known *= step_.sizes[k];
         }
         return found;
     }
@@ -251,6 +269,7 @@ class Blocks {
     const Elimination& step_;
     const Tables& tables_;
     size_t inner_ = 0;
+    bool scalars_ = false;  // whether a table wants one number for each row of a block
     int64_t lanes_ = 1, chunk_ = 1, stride_ = 8;
     std::vector<int64_t> outer_;
     std::vector<Part> parts_;
@@ -301,7 +320,44 @@ template <bool MAX> INLINE double reduce_column(const double* block, int64_t row
     return high + std::log(sum);
 }
 
+constexpr int64_t SMALL = 64;  // entries of a clique that is not worth blocks
+
+// A small step, entry by entry.  `visit(entry, row)` gets the sums for the labels of the cell.
+template <class F> INLINE void each_small(const Elimination& step, const Tables& tables, F visit) {
+    const size_t inputs = step.inputs.size(), kept = step.kept.size();
+    const double* from[32];
+    for (size_t k = 0; k < inputs; ++k) from[k] = tables.at(step.inputs[k]);
+    int64_t index[8] = {};
+    double row[SMALL];
+    for (int64_t entry = 0; entry < step.entries; ++entry) {
+        for (int64_t j = 0; j < step.rows; ++j) row[j] = 0;
+        for (size_t k = 0; k < inputs; ++k)
+            if (from[k])
+                for (int64_t j = 0; j < step.rows; ++j) row[j] += from[k][j * step.inputs[k].row];
+        visit(entry, row, index);
+        for (size_t d = kept; d-- > 0;) {
+            const bool carry = ++index[d] == step.sizes[d];
+            const int64_t by = carry ? 1 - step.sizes[d] : 1;
+            for (size_t k = 0; k < inputs; ++k)
+                if (from[k]) from[k] += by * step.inputs[k].strides[d];
+            if (!carry) break;
+            index[d] = 0;
+        }
+    }
+}
+
+INLINE bool small(const Elimination& step) {
+    return step.rows * step.entries <= SMALL && step.inputs.size() <= 32 && step.kept.size() <= 8;
+}
+
 template <bool MAX> INLINE void send(const Elimination& step, const Tables& tables, std::vector<double>& buffer) {
+    if (small(step)) {
+        double* to = tables.messages + step.message;
+        each_small(step, tables, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
+            to[entry] = reduce_column<MAX>(row, step.rows, 1);
+        });
+        return;
+    }
     Blocks blocks(step, tables);
     double* out = tables.messages + step.message;
     blocks.each(buffer, [&](int64_t entry, int64_t, int64_t width, double* block) __attribute__((always_inline)) {
@@ -332,6 +388,32 @@ INLINE double total_of(const Graph& graph, const Tables& tables) {
     return total;
 }
 
+// The way back through a small step; its part of the entropy.
+template <bool MAX> INLINE double small_shares(const Elimination& step, const Tables& tables) {
+    const double* message = tables.messages + step.message;
+    const double* share = tables.shares + step.message;
+    double* to[32];
+    for (size_t k = 0; k < step.inputs.size(); ++k) to[k] = tables.gradient(step.inputs[k]);
+    double entropy = 0;
+    each_small(step, tables, [&](int64_t entry, const double* row, const int64_t* index) __attribute__((always_inline)) {
+        if (share[entry] == (MAX ? NOTHING : 0.0)) return;
+        const double base = message[entry] > NOTHING ? message[entry] : 0;
+        for (int64_t j = 0; j < step.rows; ++j) {
+            const double below = row[j] - base;
+            const double value = MAX ? below + share[entry] : std::exp(below) * share[entry];
+            if (!MAX && value > 0) entropy -= value * below;
+            for (size_t k = 0; k < step.inputs.size(); ++k) {
+                if (!to[k]) continue;
+                const Input& input = step.inputs[k];
+                int64_t place = j * input.row;
+                for (size_t d = 0; d < step.kept.size(); ++d) place += index[d] * input.strides[d];
+                to[k][place] = MAX ? std::max(to[k][place], value) : to[k][place] + value;
+            }
+        }
+    });
+    return entropy;
+}
+
 // Shares of the probability (SUM: weighted by `weight`), or the best score that goes through each entry (MAX: `weight` is the best),
 // for the steps from `first` on.  In the sum case it returns the entropy of the cells of the steps from `counted` on.
 template <bool MAX>
@@ -347,28 +429,30 @@ INLINE double sweep_down(const Graph& graph, const Tables& tables, double weight
         const double count = k >= counted;
         const double* message = tables.messages + step.message;
         const double* share = tables.shares + step.message;
+        if (small(step)) {
+            entropy[0] += small_shares<MAX>(step, tables) * count;
+            continue;
+        }
         Blocks blocks(step, tables);
         blocks.template open_common<MAX>();
         blocks.each(buffer, [&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
             bool any = false;
-            for (int64_t l = 0; l < width; ++l) any = any || (share[entry + l] != (MAX ? NOTHING : 0.0));
+            for (int64_t l = 0; l < width; ++l) any |= share[entry + l] != (MAX ? NOTHING : 0.0);
             if (!any) return;
-            for (int64_t j = 0; j < step.rows; ++j) {
-                double* row = block + j * blocks.stride();
-                for (int64_t l = 0; l < width; l += Lanes<double>::count) {
-                    alignas(64) double m[Lanes<double>::count] = {}, s[Lanes<double>::count] = {};
-                    const int64_t live = std::min<int64_t>(Lanes<double>::count, width - l);
-                    std::memcpy(m, message + entry + l, sizeof(double) * live);
-                    std::memcpy(s, share + entry + l, sizeof(double) * live);
-                    V<double> base = load(m), x = load(row + l);
-                    base = base > all<double>(NOTHING) ? base : V<double>{};
-                    V<double> below = x - base;
+            for (int64_t l = 0; l < width; l += Lanes<double>::count) {
+                // Past the last lane lies room (see `PADDING`); what is read there counts for nothing.
+                V<double> base = load(message + entry + l), weight = load(share + entry + l);
+                for (int64_t i = width - l; i < Lanes<double>::count; ++i) base[i] = weight[i] = 0;
+                base = base > all<double>(NOTHING) ? base : V<double>{};
+                for (int64_t j = 0; j < step.rows; ++j) {
+                    double* row = block + j * blocks.stride() + l;
+                    const V<double> below = load(row) - base;
                     if (MAX) {
-                        store(row + l, below + load(s));
+                        store(row, below + weight);
                     } else {
-                        V<double> p = exponential<double>(below) * load(s);
+                        const V<double> p = exponential<double>(below) * weight;
                         entropy -= (p > V<double>{} ? p * below : V<double>{}) * count;
-                        store(row + l, p);
+                        store(row, p);
                     }
                 }
             }

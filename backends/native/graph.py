@@ -34,16 +34,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A program as numbers, for tables of given shapes.
+    """A program as the kernel holds it, for tables of given shapes.
 
     Attributes:
-        numbers: int64, as `read_graph` in graphs.cpp reads them.
+        program: the kernel's own object.
         cells: how many cells there are.
         steps: how many eliminations there are.
         known: the known cells, in the order of their labels.
     """
 
-    numbers: np.ndarray
+    program: object
     cells: int
     steps: int
     known: tuple[int, ...]
@@ -85,7 +85,9 @@ def encoded(program: Program, places: Sequence[Place]) -> Encoded:
     for table in program.loose:
         source, start, strides = head(table)
         numbers += [source, start, *_known_strides(strides, rank)]
-    return Encoded(np.array(numbers, dtype=np.int64), len(program.sizes), len(program.steps), known)
+    assert kernels is not None
+    array = np.array(numbers, dtype=np.int64)
+    return Encoded(kernels.read_program(array.ctypes.data), len(program.sizes), len(program.steps), known)
 
 
 def _strides(scope: Sequence[int], strides: Sequence[int]) -> dict[int, int]:
@@ -174,7 +176,7 @@ def run(
     drawn = torch.zeros(count, draws, code.cells, dtype=torch.int64) if draws else None
     examples, known = np.ascontiguousarray(rows, dtype=np.int64), labels.contiguous()
     kernels.eliminate(
-        int(maximise), first if maximise else code.steps, first, code.numbers.ctypes.data, examples.ctypes.data, count,
+        int(maximise), first if maximise else code.steps, first, code.program, examples.ctypes.data, count,
         pointers[0].ctypes.data, strides[0].ctypes.data, len(tables), known.data_ptr(), total.data_ptr(),
         _pointer(weights), pointers[1].ctypes.data, strides[1].ctypes.data, strides[2].ctypes.data, _pointer(entropy),
         _pointer(uniforms), _pointer(drawn), draws, threads,

@@ -126,7 +126,7 @@ INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
             walk<MAX>(graph, tables, MAX ? wanted.sums : 0, uniform, wanted.drawn + place * graph.cells, buffer);
         }
     if (!wanted.weights) return;
-    tables.shares = workspace + graph.workspace;
+    tables.shares = workspace + graph.workspace + PADDING;
     for (int64_t k = 0; k < wanted.table_count; ++k)
         tables.gradients.push_back(
             wanted.gradients[k] ? wanted.gradients[k] + example * wanted.gradient_strides[k] + thread * wanted.thread_strides[k] : nullptr);
@@ -151,7 +151,7 @@ static bool eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
     {
         static thread_local Workspace room;
         std::vector<double> buffer;
-        double* workspace = room.reserve(static_cast<size_t>(std::max<int64_t>(1, graph.workspace)) * (wanted.weights ? 2 : 1));
+        double* workspace = room.reserve(static_cast<size_t>(graph.workspace + PADDING) * (wanted.weights ? 2 : 1));
         if (!workspace) fine = false;
         int thread = 0;
 #ifdef _OPENMP
@@ -288,6 +288,17 @@ struct Arguments {
     template <class T> T pointer() { return reinterpret_cast<T>(static_cast<intptr_t>(number())); }
 };
 
+static constexpr const char* PROGRAM = "energyml.program";
+
+static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
+
+// read_program(numbers) -> a program that `eliminate` runs
+static PyObject* read_program(PyObject*, PyObject* numbers) {
+    const auto* start = reinterpret_cast<const int64_t*>(static_cast<intptr_t>(PyLong_AsLongLong(numbers)));
+    if (PyErr_Occurred()) return nullptr;
+    return PyCapsule_New(new Graph(read_graph(start)), PROGRAM, forget_program);
+}
+
 // eliminate(maximise, sums, counted, program, rows, count, tables, example_strides, table_count, labels, log_z, weights, gradients,
 //           gradient_strides, thread_strides, entropy, uniforms, drawn, draws, threads)
 static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
@@ -300,7 +311,8 @@ static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
     wanted.maximise = take.number() != 0;
     wanted.sums = take.number();
     wanted.counted = take.number();
-    const auto* program = take.pointer<const int64_t*>();
+    const auto* graph = static_cast<const Graph*>(PyCapsule_GetPointer(*take.next++, PROGRAM));
+    if (!graph) return nullptr;
     wanted.rows = take.pointer<const int64_t*>();
     wanted.count = take.number();
     wanted.tables = take.pointer<const double* const*>();
@@ -320,8 +332,7 @@ static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (PyErr_Occurred()) return nullptr;
     bool fine = true;
     Py_BEGIN_ALLOW_THREADS
-    Graph graph = read_graph(program);
-    fine = eliminate_all(graph, wanted, threads);
+    fine = eliminate_all(*graph, wanted, threads);
     Py_END_ALLOW_THREADS
     if (!fine) return PyErr_NoMemory();
     Py_RETURN_NONE;
@@ -398,6 +409,7 @@ static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 static PyMethodDef methods[] = {
+    {"read_program", read_program, METH_O, "A program from its numbers."},
     {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},
     {"sweep_forest", reinterpret_cast<PyCFunction>(sweep_forest), METH_FASTCALL, "Messages along trees, and back."},
     {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},

@@ -66,8 +66,10 @@ class Program:
 
     @cached_property
     def operations(self) -> float:
-        """The entries of all cliques, over all slices: what one pass reads."""
-        each = sum(self.sizes[step.cell] * _entries(step.kept, self.sizes) for step in self.steps)
+        """The multiplications and additions of one pass over all slices: entries of cliques, times the tables of each."""
+        each = sum(
+            len(step.inputs) * self.sizes[step.cell] * _entries(step.kept, self.sizes) for step in self.steps
+        )
         return each * self.rounds
 
     @cached_property
@@ -96,19 +98,22 @@ class TooWide(Exception):
 
     Attributes:
         width: the width of the order; a lower limit when the search gave up.
-        memory: bytes for one example, without slices; infinite when the search gave up.
+        memory: bytes for one example, without slices; a lower limit when the search gave up.
         budget: bytes that were allowed.
+        searched: whether the search for an order was finished.
     """
 
-    def __init__(self, width: int, memory: float, budget: float) -> None:
-        super().__init__(width, memory, budget)
-        self.width, self.memory, self.budget = width, memory, budget
+    def __init__(self, width: int, memory: float, budget: float, searched: bool) -> None:
+        super().__init__(width, memory, budget, searched)
+        self.width, self.memory, self.budget, self.searched = width, memory, budget, searched
 
     def __str__(self) -> str:
-        allowed = f"the budget is {human_bytes(self.budget)}"
-        if not math.isfinite(self.memory):
-            return f"every order found has a width above {self.width}, and {allowed}"
-        return f"the induced width is {self.width}: it needs {human_bytes(self.memory)} for one example, and {allowed}"
+        found = f"the induced width is {self.width}" if self.searched else f"every order has a width above {self.width}"
+        least = "" if self.searched else "more than "
+        return (
+            f"{found}: it needs {least}{human_bytes(self.memory)} for one example, "
+            f"and the budget is {human_bytes(self.budget)}"
+        )
 
 
 def _entries(cells: Iterable[int], sizes: Sequence[int]) -> float:
@@ -173,10 +178,11 @@ def make_program(
     if best is not None and best.operations > WORTH_SEARCHING and not graph.first:
         best = _searched(best, scopes, sizes, fixed)
     if best is None:
-        raise TooWide(int(limit or 0), math.inf, budget)
+        width = int(limit or 0)
+        raise TooWide(width, BYTES * float(_fewest(sizes)) ** width, budget, searched=False)
     sliced = _sliced(best, fixed, budget)
     if sliced is None:
-        raise TooWide(best.width, best.memory, budget)
+        raise TooWide(best.width, best.memory, budget, searched=True)
     return sliced
 
 
@@ -184,8 +190,11 @@ def _widest(sizes: Sequence[int], budget: float) -> float | None:
     """The width beyond which no order can fit, however it is sliced, if cells have the fewest labels of all."""
     if not math.isfinite(budget):
         return None
-    labels = min((size for size in sizes if size > 1), default=2)
-    return math.log(max(2.0, budget / BYTES) * LARGEST_SLICES, labels)
+    return math.log(max(2.0, budget / BYTES) * LARGEST_SLICES, _fewest(sizes))
+
+
+def _fewest(sizes: Sequence[int]) -> int:
+    return min((size for size in sizes if size > 1), default=2)
 
 
 Search = Callable[[Primal, "float | None"], "Elimination | None"]

@@ -192,7 +192,10 @@ def test_the_best_answers_of_slices_are_merged() -> None:
 
 def test_a_graph_too_wide_is_refused_with_numbers() -> None:
     fixed = em.compile(GRID.replace("dim H, W", "dim H = 60, W = 60"))
-    with pytest.raises(BackendRefused, match=r"every order found has a width above \d+, and the budget is 2\.15 GB"):
+    with pytest.raises(
+        BackendRefused,
+        match=r"every order has a width above \d+: it needs more than \d+ TB for one example, and the budget is 2\.15 GB",
+    ):
         fixed.infer(u=torch.zeros(1, 60, 60, 3), using="exact")
     open_sizes = em.compile(GRID)
     with pytest.raises(QueryRefused, match=r"width.*budget is 2\.15 GB; raise it with `exact\(memory: \.\.\.\)`"):
