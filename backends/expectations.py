@@ -20,7 +20,7 @@ def expected(p: Tensor, values: Tensor) -> Tensor:
 
 
 def normalised(p: Tensor, arity: int) -> Tensor:
-    """Marginals over the last axes whose sums are 1 or 0 to the last digit: what is missing would count by the scores."""
+    """Marginals over the last axes that add up to 1 or 0 to the last digit: a missing share counts by the scores."""
     total = p.sum(tuple(range(-arity, 0)), keepdim=True)
     return p / torch.where(total > 0, total, 1)
 

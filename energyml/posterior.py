@@ -158,7 +158,7 @@ class Posterior:
         return value
 
     def cross_entropy(self, other: Posterior) -> Tensor:
-        """[B]: -E[log q(y)] of a second model q of the same cells under this one, in nats; inf where q rules answers out.
+        """[B]: -E[log q(y)] of a second model q of the same cells, in nats; inf where q rules out what p does not.
 
         The two models may have different terms; their variables, label sets and sizes must agree.
         """

@@ -34,7 +34,7 @@ class Exact(Backend):
             return ChainSession(problem, self.layout, self.engine)
         batch = problem.env.batch
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
-        sources = Sources(problem.graph, terms, batch)
+        sources = Sources(problem.graph, terms, batch, dict(problem.env.module.named_buffers(recurse=False)))
         forest = find_forest(sources)
         if forest is not None:
             return TreeSession(problem, self.plans, sources, forest, self.kernels)

@@ -142,7 +142,7 @@ class ChainSession(Session):
         return factored_expectation(query.values, self._marginals(Query("marginals")), factors)
 
     def _cross_entropy(self, query: Query) -> Tensor:
-        """log Z of the other model less its expected score."""
+        """The other model's log Z less its expected score."""
         other = comparable(self.problem, query.other)
         unary, pair = self._moments(pairs=True)
         theirs = assemble(other, Layout(other.graph, other.terms), other.evidence)

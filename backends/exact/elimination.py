@@ -75,26 +75,33 @@ class BatchElimination:
         total = torch.empty(self.size, dtype=torch.float64)
         for part in self.parts:
             total[part.rows] = logsumexp(
-                torch.stack([self._one(part, wide, known).total for known in self._known(part)]), 0
+                torch.stack([self._one(part, wide, known, products=True).total for known in self._known(part)]), 0
             )
         return total
 
-    def shares(self, tables: Tables, wanted: Sequence[bool], weight: Tensor | None = None) -> Shares:
-        """Gradients of the weighted sum of log-partitions, and entropies, without a tape.  float64."""
+    def shares(
+        self, tables: Tables, wanted: Sequence[bool], weight: Tensor | None = None, entropies: bool = False
+    ) -> Shares:
+        """Gradients of the weighted sum of log-partitions and, when asked for, entropies, without a tape.  float64."""
         wide = _wide(tables)
         weight = torch.ones(self.size, dtype=torch.float64) if weight is None else weight.detach().to(torch.float64)
         gradients = _gradients(wide, wanted, 0.0)
         total, entropy = torch.empty(self.size, dtype=torch.float64), torch.empty(self.size, dtype=torch.float64)
         for part in self.parts:
             slices = list(self._known(part))
-            each = torch.stack([self._one(part, wide, known).total for known in slices]) if len(slices) > 1 else None
+            each = None
+            if len(slices) > 1:
+                each = torch.stack([self._one(part, wide, known, products=True).total for known in slices])
             share = torch.ones(1, len(part.rows), dtype=torch.float64) if each is None else softmax(each, 0)
             outcomes = [
-                self._one(part, wide, known, weights=weight[part.rows] * one, gradients=gradients)
+                self._one(
+                    part, wide, known, weights=weight[part.rows] * one, gradients=gradients, products=not entropies
+                )
                 for known, one in zip(slices, share, strict=True)
             ]
             total[part.rows] = outcomes[0].total if each is None else logsumexp(each, 0)
-            entropy[part.rows] = _mixed_entropy([o.entropy for o in outcomes], share)
+            if entropies:
+                entropy[part.rows] = _mixed_entropy([o.entropy for o in outcomes], share)
         return Shares(total, gradients, entropy)
 
     def _twin(self, tables: Tables) -> Tensor:
@@ -330,7 +337,7 @@ class BatchElimination:
 
 @dataclass
 class Shares:
-    """Log-partitions [B], gradients by table, and entropies [B] of a batch, in float64."""
+    """Log-partitions [B], gradients by table, and entropies [B] if asked for, of a batch, in float64."""
 
     total: Tensor
     gradients: list[Tensor | None]

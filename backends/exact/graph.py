@@ -216,7 +216,7 @@ class GraphSession(Session):
             return self._nothing()
         tables = [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True)]
         if run.direct(tables):
-            shares = run.shares(tables, [False] * len(tables))
+            shares = run.shares(tables, [False] * len(tables), entropies=True)
             return torch.where(shares.total.isneginf(), 0, shares.entropy).to(self.batch.dtype)
         again = tracked(tables)
         with torch.inference_mode(False), torch.enable_grad():
@@ -230,7 +230,7 @@ class GraphSession(Session):
         return factored_expectation(query.values, self._marginals(Query("marginals")), factors)
 
     def _cross_entropy(self, query: Query) -> Tensor:
-        """log Z of the other model less its expected score."""
+        """The other model's log Z less its expected score."""
         other = comparable(self.problem, query.other)
         return cross_entropy(query.other.log_partition, self.expected_score(other), ~self.log_z.isneginf())
 

@@ -81,10 +81,17 @@ class Sources:
         graph: whose cells are numbered.
         terms: the terms, each with the batch that says where its elements stand.
         batch: says which cells exist.
+        constant: inputs that are the same for every call.
     """
 
-    def __init__(self, graph: Graph, terms: Sequence[tuple[TableTerm, Batch]], batch: Batch) -> None:
-        self.graph, self.terms, self.batch = graph, terms, batch
+    def __init__(
+        self,
+        graph: Graph,
+        terms: Sequence[tuple[TableTerm, Batch]],
+        batch: Batch,
+        constant: Mapping[str, Tensor | None] | None = None,
+    ) -> None:
+        self.graph, self.terms, self.batch, self.constant = graph, terms, batch, constant or {}
         self.cells = Cells(graph, batch)
         self.variables = [v.name for v in graph.discrete]
 
@@ -104,11 +111,27 @@ class Sources:
         """What the shared structure of a batch depends on."""
         return tuple(self.cells.shapes.values()), tuple(term.domain_sizes(batch) for term, batch in self.terms)
 
+    def unchanged(self) -> tuple[Tensor, ...] | None:
+        """The constant lists of edges that alone decide the structure; `None` where something else does too."""
+        if self.batch.masks or any(along.count is not None for along in self.batch.along.values()):
+            return None
+        found = []
+        for term, batch in self.terms:
+            for binding in term.term.domain:
+                if isinstance(binding, Edges):
+                    known = self.constant.get(binding.source)
+                    if known is None or batch.tensors[binding.source].data_ptr() != known.data_ptr():
+                        return None
+                    found.append(known)
+        return tuple(found)
+
     def groups(self, known: Callable[[bytes, Callable[[], Structure]], Structure]) -> list[Group]:
         """The examples by structure; `known` remembers structures by their keys."""
         size = self.batch.size
         if self.fixed:
-            make = partial(self._structure, lambda: [_fixed_scopes(term, batch, self.cells) for term, batch in self.terms])
+            make = partial(
+                self._structure, lambda: [_fixed_scopes(term, batch, self.cells) for term, batch in self.terms]
+            )
             return [Group(np.arange(size), known(b"", make), b"")]
         scopes = [term_scopes(term, batch, self.cells) for term, batch in self.terms]
         scopes = [np.broadcast_to(one, (size, *one.shape[1:])) for one in scopes]

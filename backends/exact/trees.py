@@ -1,4 +1,4 @@
-"""Queries on trees that are given at run time: those that pay for planning each tree are asked of the trees directly."""
+"""Queries on trees that are given at run time: the common ones are answered without planning each tree."""
 
 from __future__ import annotations
 

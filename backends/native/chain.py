@@ -17,7 +17,8 @@ from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recursion import chain_log_partition, chain_score
 from energyml.backends.native import kernels
 
-# Multiply-adds for each thread below which a second one costs more than it brings (measured by benchmarks/exact).
+# Work for each thread below which a second one costs more than it brings, in multiply-adds; what is done for each label
+# of a cell counts as forty (measured by benchmarks/exact).
 WORTH_A_THREAD = 1_000_000
 
 _FORWARD, _BACKWARD, _BOTH = range(3)
@@ -241,7 +242,7 @@ def _halves(kept: Tensor | None) -> tuple[int, int]:
 
 
 def _threads(batch: int, size: int, labels: int) -> int:
-    work = batch * size * labels * labels
+    work = batch * size * labels * (labels + 40)
     if work < 2 * WORTH_A_THREAD:
         return 1
     return max(1, min(torch.get_num_threads(), batch, work // WORTH_A_THREAD))

@@ -92,6 +92,9 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
     }
     std::vector<int64_t> local(each);
     std::iota(local.begin(), local.end(), 0);
+    const int64_t sums = (ROWS + 1 + each) * padded + (shared ? 0 : 2 * cells);  // where the outer products of a thread are added up
+    if (outer)  // for all threads, also those that the runtime may refuse
+        for (int k = 0; k < threads; ++k) std::fill(memory.data + k * room + sums, memory.data + k * room + sums + cells, static_cast<T>(0));
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
 #endif
@@ -107,7 +110,6 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
         if (outer) {
             scratch.outer = next;
             next += cells;
-            if (u < threads && !answer.pair_example) std::fill(scratch.outer, scratch.outer + cells, static_cast<T>(0));
         }
         const int64_t start = u * each;
         const int count = static_cast<int>(std::min<int64_t>(each, rows.size() - start));
@@ -131,8 +133,7 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
         if (answer.pair && !(answer.pair_step && answer.pair_example)) sum_pairs(unit, tier);
     }
     if (outer && !answer.pair_example)
-        for (int k = 0; k < std::min<int64_t>(threads, units); ++k)
-            add_times_table<T>(memory.data + k * room + (ROWS + 1 + each) * padded, table.forward, labels, padded, answer.pair);
+        for (int k = 0; k < threads; ++k) add_times_table<T>(memory.data + k * room + sums, table.forward, labels, padded, answer.pair);
 }
 
 template <class X, class In> static void add_rows(const X* padded_rows, int64_t labels, int64_t padded, In* out) {
@@ -154,7 +155,7 @@ static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std:
     const int64_t kept = passes == BOTH ? each * chain.size * padded : 0;
     const int64_t room = (5 * ROWS + 1) * padded + (shared ? 0 : tables) + (outer ? 2 * cells : 0) + 2 * kept;
     Buffer<X> memory(static_cast<size_t>(threads) * room + (shared ? tables : 0));
-    Buffer<int32_t> lists(static_cast<size_t>(threads) * ROWS * labels);
+    Buffer<int32_t> lists(static_cast<size_t>(threads) * (labels + 8));
     std::vector<int64_t> local(each);
     std::iota(local.begin(), local.end(), 0);
     ExtendedTable<X> table = extended_table_in<X>(memory.data + threads * room, labels, padded);
@@ -174,7 +175,7 @@ static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std:
         scratch.share = own + 5 * ROWS * padded;
         scratch.own = extended_table_in<X>(own + (5 * ROWS + 1) * padded, labels, padded);
         scratch.outer = outer ? own + sums : nullptr;
-        scratch.lines = lists.data + thread_number() * ROWS * labels;
+        scratch.lines = lists.data + thread_number() * (labels + 8);
         Numbers<X> alpha{static_cast<X*>(answer.alpha), static_cast<X*>(answer.emission)};
         if (passes == BOTH) alpha = {own + room - 2 * kept, own + room - kept};
         const int64_t start = u * each;

@@ -22,8 +22,10 @@ constexpr int64_t BLOCK = 512;  // doubles of a block: rows times lanes; larger 
 
 // A table as a step reads it: strides over the labels of its cells, 0 for cells that it does not mention.
 struct Input {
-    int64_t source;  // a table, or -1 for a message
+    int64_t source;  // a table, or below 0 for a message: -1 - the number of its step
     int64_t offset;
+    int64_t size;  // entries of the factor, known cells included
+    int64_t block;  // where its exponentials begin, in exp space
     int64_t row;  // stride of the cell that is summed out
     std::vector<int64_t> strides;
     std::vector<int64_t> known;  // pairs: which known cell, and its stride
@@ -37,6 +39,7 @@ struct Elimination {
 
 struct Graph {
     int64_t cells, known, workspace;
+    int64_t blocks = 0;  // entries of all factors as the steps use them
     std::vector<Elimination> steps;
     std::vector<Input> loose;
 };
@@ -48,8 +51,10 @@ struct Tables {
     const int64_t* labels;  // of the known cells
     double* messages;
     double* shares;  // gradients of the messages
+    const double* exponentials = nullptr;  // of the factors, in exp space
 
-    const double* at(const Input& input) const {
+    template <bool EXP> const double* at(const Input& input) const {
+        if (EXP && input.source >= 0) return values[input.source] ? exponentials + input.block + shift(input) : nullptr;
         const double* base = input.source < 0 ? messages : values[input.source];
         return base ? base + input.offset + shift(input) : nullptr;
     }
@@ -82,12 +87,12 @@ INLINE V<double> logarithm(V<double> x) {
     return k * 6.93147180369123816490e-01 - ((square - (s * (square + r) + k * 1.90821492927058770002e-10)) - f);
 }
 
-// One step, ready to visit its blocks.
-class Blocks {
+// One step, ready to visit its blocks.  In exp space scores are multiplied in place of added, and `factor` brings messages to their scale.
+template <bool EXP> class Blocks {
   public:
     enum Kind { SCALAR, COMMON, CONTIGUOUS, SCATTERED };
 
-    Blocks(const Elimination& step, const Tables& tables) : step_(step), tables_(tables) {
+    Blocks(const Elimination& step, const Tables& tables, double factor = 1) : step_(step), tables_(tables), neutral_(EXP ? factor : 0) {
         split();
         parts_.reserve(step.inputs.size());
         for (const Input& input : step.inputs) add(input);
@@ -177,6 +182,8 @@ class Blocks {
         std::vector<int32_t> places;  // of the lanes
     };
 
+    static INLINE void join(double& total, double one) { total = EXP ? total * one : total + one; }
+
     // The innermost cells of the message whose entries make the lanes; the others are counted by an odometer.
     void split() {
         inner_ = step_.sizes.size();
@@ -191,16 +198,16 @@ class Blocks {
     void add(const Input& input) {
         bool outer = false, inner = false;
         for (size_t k = 0; k < input.strides.size(); ++k) (k < inner_ ? outer : inner) |= input.strides[k] != 0;
-        Part part{SCALAR, &input, tables_.at(input), tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr, {}};
+        Part part{SCALAR, &input, tables_.template at<EXP>(input), tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr, {}};
         if (!part.value && !part.gradient) return;
         if (inner) {
             part.kind = side_by_side(input) ? CONTIGUOUS : outer ? SCATTERED : COMMON;
             if (part.kind != CONTIGUOUS) part.places = places(input);
         }
         if (part.kind == COMMON && part.value) {
-            if (common_.empty()) common_.assign(static_cast<size_t>(rows() * lanes_), 0.0);
+            if (common_.empty()) common_.assign(static_cast<size_t>(rows() * lanes_), EXP ? 1.0 : 0.0);
             for (int64_t j = 0; j < rows(); ++j)
-                for (int64_t l = 0; l < lanes_; ++l) common_[j * lanes_ + l] += part.value[j * input.row + part.places[l]];
+                for (int64_t l = 0; l < lanes_; ++l) join(common_[j * lanes_ + l], part.value[j * input.row + part.places[l]]);
         }
         scalars_ = scalars_ || (part.kind == SCALAR && part.gradient);
         parts_.push_back(std::move(part));
@@ -229,24 +236,24 @@ class Blocks {
     INLINE void fill(double* block, int64_t start, int64_t width) const {
         for (int64_t j = 0; j < rows(); ++j) {
             double* row = block + j * stride_;
-            double constant = 0;
+            double constant = neutral_;
             for (const Part& part : parts_)
-                if (part.kind == SCALAR && part.value) constant += part.value[j * part.input->row];
+                if (part.kind == SCALAR && part.value) join(constant, part.value[j * part.input->row]);
             if (common_.empty()) {
                 for (int64_t l = 0; l < width; ++l) row[l] = constant;
             } else {
                 const double* from = common_.data() + j * lanes_ + start;
-                for (int64_t l = 0; l < width; ++l) row[l] = constant + from[l];
+                for (int64_t l = 0; l < width; ++l) row[l] = EXP ? constant * from[l] : constant + from[l];
             }
             for (const Part& part : parts_) {
                 if (!part.value) continue;
                 const double* from = part.value + j * part.input->row;
                 if (part.kind == CONTIGUOUS) {
                     from += start;
-                    for (int64_t l = 0; l < width; ++l) row[l] += from[l];
+                    for (int64_t l = 0; l < width; ++l) join(row[l], from[l]);
                 } else if (part.kind == SCATTERED) {
                     const int32_t* place = part.places.data() + start;
-                    for (int64_t l = 0; l < width; ++l) row[l] += from[place[l]];
+                    for (int64_t l = 0; l < width; ++l) join(row[l], from[place[l]]);
                 }
             }
         }
@@ -268,6 +275,7 @@ class Blocks {
 
     const Elimination& step_;
     const Tables& tables_;
+    double neutral_;
     size_t inner_ = 0;
     bool scalars_ = false;  // whether a table wants one number for each row of a block
     int64_t lanes_ = 1, chunk_ = 1, stride_ = 8;
@@ -323,17 +331,20 @@ template <bool MAX> INLINE double reduce_column(const double* block, int64_t row
 constexpr int64_t SMALL = 64;  // entries of a clique that is not worth blocks
 
 // A small step, entry by entry.  `visit(entry, row)` gets the sums for the labels of the cell.
-template <class F> INLINE void each_small(const Elimination& step, const Tables& tables, F visit) {
+template <bool EXP, class F> INLINE void each_small(const Elimination& step, const Tables& tables, double neutral, F visit) {
     const size_t inputs = step.inputs.size(), kept = step.kept.size();
     const double* from[32];
-    for (size_t k = 0; k < inputs; ++k) from[k] = tables.at(step.inputs[k]);
+    for (size_t k = 0; k < inputs; ++k) from[k] = tables.template at<EXP>(step.inputs[k]);
     int64_t index[8] = {};
     double row[SMALL];
     for (int64_t entry = 0; entry < step.entries; ++entry) {
-        for (int64_t j = 0; j < step.rows; ++j) row[j] = 0;
+        for (int64_t j = 0; j < step.rows; ++j) row[j] = neutral;
         for (size_t k = 0; k < inputs; ++k)
             if (from[k])
-                for (int64_t j = 0; j < step.rows; ++j) row[j] += from[k][j * step.inputs[k].row];
+                for (int64_t j = 0; j < step.rows; ++j) {
+                    const double one = from[k][j * step.inputs[k].row];
+                    row[j] = EXP ? row[j] * one : row[j] + one;
+                }
         visit(entry, row, index);
         for (size_t d = kept; d-- > 0;) {
             const bool carry = ++index[d] == step.sizes[d];
@@ -353,12 +364,12 @@ INLINE bool small(const Elimination& step) {
 template <bool MAX> INLINE void send(const Elimination& step, const Tables& tables, std::vector<double>& buffer) {
     if (small(step)) {
         double* to = tables.messages + step.message;
-        each_small(step, tables, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
+        each_small<false>(step, tables, 0, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
             to[entry] = reduce_column<MAX>(row, step.rows, 1);
         });
         return;
     }
-    Blocks blocks(step, tables);
+    Blocks<false> blocks(step, tables);
     double* out = tables.messages + step.message;
     blocks.each(buffer, [&](int64_t entry, int64_t, int64_t width, double* block) __attribute__((always_inline)) {
         if (width == 1)
@@ -382,10 +393,20 @@ INLINE void sweep_up(const Graph& graph, const Tables& tables, int64_t sums, std
 INLINE double total_of(const Graph& graph, const Tables& tables) {
     double total = 0;
     for (const Input& one : graph.loose) {
-        const double* value = tables.at(one);
+        const double* value = tables.at<false>(one);
         if (value) total += *value;
     }
     return total;
+}
+
+// Hand one share to the gradients of a small step's inputs.
+template <bool MAX> INLINE void give_small(const Elimination& step, double* const* to, int64_t j, const int64_t* index, double value) {
+    for (size_t k = 0; k < step.inputs.size(); ++k) {
+        if (!to[k]) continue;
+        int64_t place = j * step.inputs[k].row;
+        for (size_t d = 0; d < step.kept.size(); ++d) place += index[d] * step.inputs[k].strides[d];
+        to[k][place] = MAX ? std::max(to[k][place], value) : to[k][place] + value;
+    }
 }
 
 // The way back through a small step; its part of the entropy.
@@ -395,20 +416,14 @@ template <bool MAX> INLINE double small_shares(const Elimination& step, const Ta
     double* to[32];
     for (size_t k = 0; k < step.inputs.size(); ++k) to[k] = tables.gradient(step.inputs[k]);
     double entropy = 0;
-    each_small(step, tables, [&](int64_t entry, const double* row, const int64_t* index) __attribute__((always_inline)) {
+    each_small<false>(step, tables, 0, [&](int64_t entry, const double* row, const int64_t* index) __attribute__((always_inline)) {
         if (share[entry] == (MAX ? NOTHING : 0.0)) return;
         const double base = message[entry] > NOTHING ? message[entry] : 0;
         for (int64_t j = 0; j < step.rows; ++j) {
             const double below = row[j] - base;
             const double value = MAX ? below + share[entry] : std::exp(below) * share[entry];
             if (!MAX && value > 0) entropy -= value * below;
-            for (size_t k = 0; k < step.inputs.size(); ++k) {
-                if (!to[k]) continue;
-                const Input& input = step.inputs[k];
-                int64_t place = j * input.row;
-                for (size_t d = 0; d < step.kept.size(); ++d) place += index[d] * input.strides[d];
-                to[k][place] = MAX ? std::max(to[k][place], value) : to[k][place] + value;
-            }
+            give_small<MAX>(step, to, j, index, value);
         }
     });
     return entropy;
@@ -433,7 +448,7 @@ INLINE double sweep_down(const Graph& graph, const Tables& tables, double weight
             entropy[0] += small_shares<MAX>(step, tables) * count;
             continue;
         }
-        Blocks blocks(step, tables);
+        Blocks<false> blocks(step, tables);
         blocks.template open_common<MAX>();
         blocks.each(buffer, [&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
             bool any = false;
@@ -471,7 +486,7 @@ INLINE void walk(const Graph& graph, const Tables& tables, int64_t first, const 
         const Elimination& step = graph.steps[k];
         row.assign(step.rows, 0.0);
         for (const Input& input : step.inputs) {
-            const double* value = tables.at(input);
+            const double* value = tables.at<false>(input);
             if (!value) continue;
             for (size_t d = 0; d < step.kept.size(); ++d) value += labels[step.kept[d]] * input.strides[d];
             for (int64_t j = 0; j < step.rows; ++j) row[j] += value[j * input.row];

@@ -141,7 +141,7 @@ template <class X> struct ExtendedScratch {
     ExtendedTable<X> own;  // where each step or example has its own table
     Numbers<X> in, out;    // [ROWS, padded] each
     X* high;               // [ROWS, padded]
-    int32_t* lines;        // [ROWS, labels]
+    int32_t* lines;        // [labels + 8]
     X* share;              // [padded]
     X* outer;              // [labels, padded]: the pair gradient of this unit, or null
 };
@@ -166,21 +166,38 @@ INLINE void sum_shifted(Numbers<X> in, Numbers<X> table, const int32_t* lines, i
     for (int p = 0; p < P; ++p) store(out + p * lanes, total[p]);
 }
 
-// The lines whose number is not too low even beside the largest entry of every column: only they can matter.
-template <class X> INLINE int32_t lines_that_matter(const X* exponents, const X* high, const X* columns, int64_t labels, int64_t padded, int32_t* lines) {
+// Which of the numbers are at least so large; room for a vector more than there are.
+template <class X> INLINE int32_t at_least(const X* numbers, X least, int64_t labels, int32_t* found) {
+    int32_t count = 0;
+#ifdef TARGET_HAS_SCALE
+    if constexpr (std::is_same_v<X, float>) {
+        __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        for (int64_t i = 0; i < labels; i += 8) {
+            const __mmask8 here = _mm256_cmp_ps_mask(load(numbers + i), all<float>(least), _CMP_GE_OQ);
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(found + count), _mm256_maskz_compress_epi32(here, index));
+            count += __builtin_popcount(here);
+            index = _mm256_add_epi32(index, _mm256_set1_epi32(8));
+        }
+        return count;
+    }
+#endif
+    for (int32_t i = 0; i < labels; ++i) {
+        found[count] = i;
+        count += numbers[i] >= least;
+    }
+    return count;
+}
+
+// The lines whose number is not too low even beside the largest entry of each of some columns: only they can matter there.
+template <class X>
+INLINE int32_t lines_that_matter(const X* exponents, const X* high, const X* columns, int64_t labels, int64_t width, int32_t* lines) {
     constexpr int lanes = Lanes<X>::count;
     V<X> lowest = all<X>(std::numeric_limits<X>::max());
-    for (int64_t c = 0; c < padded; c += lanes) {
+    for (int64_t c = 0; c < width; c += lanes) {
         V<X> top = load(high + c);
         lowest = top > all<X>(void_exponent<X>() / 2) ? smaller<X>(top - load(columns + c), lowest) : lowest;
     }
-    const X least = -horizontal_max<X>(-lowest) - Whole<X>::depth;
-    int32_t count = 0;
-    for (int32_t i = 0; i < labels; ++i) {
-        lines[count] = i;
-        count += exponents[i] >= least;
-    }
-    return count;
+    return at_least<X>(exponents, -horizontal_max<X>(-lowest) - Whole<X>::depth, labels, lines);
 }
 
 // scratch.out [rows, padded] = scratch.in @ table; the exponents of the result are in scratch.high, its mantissas not yet in range.
@@ -188,9 +205,6 @@ template <class X>
 static void extended_step(int rows, ExtendedScratch<X>& scratch, Numbers<X> table, const X* columns, int64_t labels, int64_t padded) {
     constexpr int lanes = Lanes<X>::count;
     multiply<MaxSum, X>(rows, scratch.in.exponent, table.exponent, labels, padded, scratch.high);
-    int32_t count[ROWS];
-    for (int r = 0; r < rows; ++r)
-        count[r] = lines_that_matter<X>(scratch.in.exponent + r * padded, scratch.high + r * padded, columns, labels, padded, scratch.lines + r * labels);
     for (int64_t column = 0; column < padded;) {  // rows inside, as a panel fits the cache and a table may not
         const int wide = panel_width((padded - column) / lanes);
         const Numbers<X> here{table.mantissa + column * labels, table.exponent + column * labels};
@@ -198,13 +212,13 @@ static void extended_step(int rows, ExtendedScratch<X>& scratch, Numbers<X> tabl
             const Numbers<X> in{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded};
             const X* high = scratch.high + r * padded + column;
             X* out = scratch.out.mantissa + r * padded + column;
-            const int32_t* lines = scratch.lines + r * labels;
+            const int32_t count = lines_that_matter<X>(in.exponent, high, columns + column, labels, wide * lanes, scratch.lines);
             if (wide == 3)
-                sum_shifted<X, 3>(in, here, lines, count[r], high, out);
+                sum_shifted<X, 3>(in, here, scratch.lines, count, high, out);
             else if (wide == 2)
-                sum_shifted<X, 2>(in, here, lines, count[r], high, out);
+                sum_shifted<X, 2>(in, here, scratch.lines, count, high, out);
             else
-                sum_shifted<X, 1>(in, here, lines, count[r], high, out);
+                sum_shifted<X, 1>(in, here, scratch.lines, count, high, out);
         }
         column += wide * lanes;
     }

@@ -73,11 +73,13 @@ def _order_tree(trees: Trees, number: int, ends: np.ndarray, exists: np.ndarray)
         for above, row in joined[node].items():
             trees.parent[number, node], trees.edge[number, node] = above, row
             trees.swapped[number, node] = ends[row, 1] == node
+            height[above] = max(height[above], height[node] + 1)
             del joined[above][node]
-            if len(joined[above]) == 1 or (not joined[above] and above not in leaves):
+            if len(joined[above]) == 1:
                 leaves.append(above)
         joined[node] = {}
-    trees.order[number, : len(done)], trees.count[number] = done, len(done)
+    done.sort(key=lambda node: (trees.parent[number, node] < 0, height[node]))
+    trees.order[number, : len(done)], trees.height[number], trees.count[number] = done, height, len(done)
     return len(done) == int(exists.sum())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from math import prod
 from types import ModuleType
 
 import numpy as np
@@ -67,10 +68,12 @@ def encoded(program: Program, places: Sequence[Place]) -> Encoded:
         layouts.append(layout)
         total += stride
 
-    def head(table: int) -> tuple[int, int, dict[int, int]]:
+    def head(table: int) -> tuple[tuple[int, int, int], dict[int, int]]:
+        """Where a table stands and how many entries it has if it is a factor; its strides by cell."""
         if table < count:
-            return places[table].source, places[table].offset, factors[table]
-        return -1, offsets[table - count], layouts[table - count]
+            size = prod(program.sizes[cell] for cell in program.scopes[table])
+            return (places[table].source, places[table].offset, size), factors[table]
+        return (-1 - (table - count), offsets[table - count], 0), layouts[table - count]
 
     numbers = [len(program.sizes), len(known), total, len(program.steps), len(program.loose)]
     for step, offset in zip(program.steps, offsets, strict=True):
@@ -79,12 +82,12 @@ def encoded(program: Program, places: Sequence[Place]) -> Encoded:
             numbers += [cell, program.sizes[cell]]
         numbers.append(len(step.inputs))
         for table in step.inputs:
-            source, start, strides = head(table)
-            numbers += [source, start, strides.get(step.cell, 0), *(strides.get(cell, 0) for cell in step.kept)]
+            start, strides = head(table)
+            numbers += [*start, strides.get(step.cell, 0), *(strides.get(cell, 0) for cell in step.kept)]
             numbers += _known_strides(strides, rank)
     for table in program.loose:
-        source, start, strides = head(table)
-        numbers += [source, start, *_known_strides(strides, rank)]
+        start, strides = head(table)
+        numbers += [*start, *_known_strides(strides, rank)]
     assert kernels is not None
     array = np.array(numbers, dtype=np.int64)
     return Encoded(kernels.read_program(array.ctypes.data), len(program.sizes), len(program.steps), known)
@@ -125,6 +128,7 @@ def run(
     labels: Tensor,
     *,
     maximise: bool = False,
+    products: bool = False,
     first: int = 0,
     weights: Tensor | None = None,
     gradients: Sequence[Tensor | None] = (),
@@ -140,6 +144,7 @@ def run(
         tables: float64, contiguous, [B or 1, ...] each; `None` for a table of zeros.
         labels: [R, known] int64: the labels of the known cells.
         maximise: the best answer in place of the sum over all.
+        products: sum in exp space where no product can vanish: faster, but without entropies.
         first: how many steps sum out cells that are no part of an answer: they are summed when maximising too, and do
             not count for the entropy.
         weights: [R] float64: weights of the gradients; without them there are none.
@@ -172,12 +177,12 @@ def run(
                 copies.append((gradient, copy))
                 gradient, strides[2, number] = copy, copy.stride(0)
             pointers[1, number] = gradient.data_ptr()
-    entropy = torch.empty(count, dtype=torch.float64) if weights is not None and not maximise else None
+    entropy = torch.empty(count, dtype=torch.float64) if weights is not None and not (maximise or products) else None
     drawn = torch.zeros(count, draws, code.cells, dtype=torch.int64) if draws else None
     examples, known = np.ascontiguousarray(rows, dtype=np.int64), labels.contiguous()
     kernels.eliminate(
-        int(maximise), first if maximise else code.steps, first, code.program, examples.ctypes.data, count,
-        pointers[0].ctypes.data, strides[0].ctypes.data, len(tables), known.data_ptr(), total.data_ptr(),
+        int(maximise), int(products), first if maximise else code.steps, first, code.program, examples.ctypes.data,
+        count, pointers[0].ctypes.data, strides[0].ctypes.data, len(tables), known.data_ptr(), total.data_ptr(),
         _pointer(weights), pointers[1].ctypes.data, strides[1].ctypes.data, strides[2].ctypes.data, _pointer(entropy),
         _pointer(uniforms), _pointer(drawn), draws, threads,
     )  # fmt: skip

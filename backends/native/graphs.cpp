@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "best_forest.h"
+#include "products.h"
 #include "scaled_forest.h"
 
 namespace energyml {
@@ -19,8 +20,9 @@ struct Reader {
     int64_t operator()() { return *next++; }
 };
 
-static Input read_input(Reader& read, size_t kept) {
-    Input input{read(), read(), 0, {}, {}};
+static Input read_input(Reader& read, size_t kept, Graph& graph) {
+    Input input{read(), read(), read(), graph.blocks, 0, {}, {}};
+    graph.blocks += input.size;
     if (kept != static_cast<size_t>(-1)) {
         input.row = read();
         for (size_t k = 0; k < kept; ++k) input.strides.push_back(read());
@@ -54,16 +56,17 @@ static Graph read_graph(const int64_t* numbers) {
         }
         int64_t inputs = read();
         step.inputs.reserve(inputs);
-        for (; inputs > 0; --inputs) step.inputs.push_back(read_input(read, kept));
+        for (; inputs > 0; --inputs) step.inputs.push_back(read_input(read, kept, graph));
         graph.steps.push_back(std::move(step));
     }
-    for (; loose > 0; --loose) graph.loose.push_back(read_input(read, static_cast<size_t>(-1)));
+    for (; loose > 0; --loose) graph.loose.push_back(read_input(read, static_cast<size_t>(-1), graph));
     return graph;
 }
 
 // What a call wants; null pointers for what it does not.
 struct Wanted {
     bool maximise;
+    bool products;  // whether sums may be taken in exp space
     const int64_t* rows;  // the examples
     int64_t count;
     const double* const* tables;
@@ -108,6 +111,13 @@ class Workspace {
     size_t size_ = 0;
 };
 
+static void prepare_gradients(const Graph& graph, const Wanted& wanted, int64_t example, int thread, Tables& tables, double* workspace) {
+    tables.shares = workspace + graph.workspace + PADDING;
+    for (int64_t k = 0; k < wanted.table_count; ++k)
+        tables.gradients.push_back(
+            wanted.gradients[k] ? wanted.gradients[k] + example * wanted.gradient_strides[k] + thread * wanted.thread_strides[k] : nullptr);
+}
+
 template <bool MAX>
 INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
     const int64_t example = wanted.rows[number];
@@ -117,6 +127,17 @@ INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
     tables.labels = wanted.labels + number * graph.known;
     for (int64_t k = 0; k < wanted.table_count; ++k)
         tables.values.push_back(wanted.tables[k] ? wanted.tables[k] + example * wanted.example_strides[k] : nullptr);
+    if (!MAX && wanted.products && !wanted.drawn) {
+        // The way of products says nothing of entropies; what spreads too far for it starts again in log space.
+        std::vector<double> room;
+        ProductPass pass(graph, tables, room);
+        if (pass.up(wanted.log_z[number], buffer)) {
+            if (!wanted.weights) return;
+            prepare_gradients(graph, wanted, example, thread, tables, workspace);
+            if (wanted.log_z[number] > NOTHING) pass.down(wanted.weights[number], buffer);
+            return;
+        }
+    }
     sweep_up(graph, tables, wanted.sums, buffer);
     const double total = wanted.log_z[number] = total_of(graph, tables);
     if (wanted.drawn)
@@ -126,10 +147,7 @@ INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
             walk<MAX>(graph, tables, MAX ? wanted.sums : 0, uniform, wanted.drawn + place * graph.cells, buffer);
         }
     if (!wanted.weights) return;
-    tables.shares = workspace + graph.workspace + PADDING;
-    for (int64_t k = 0; k < wanted.table_count; ++k)
-        tables.gradients.push_back(
-            wanted.gradients[k] ? wanted.gradients[k] + example * wanted.gradient_strides[k] + thread * wanted.thread_strides[k] : nullptr);
+    prepare_gradients(graph, wanted, example, thread, tables, workspace);
     const double weight = MAX ? total : total > NOTHING ? wanted.weights[number] : 0.0;
     const double entropy = sweep_down<MAX>(graph, tables, weight, MAX ? wanted.sums : 0, wanted.counted, buffer);
     if (wanted.entropy) wanted.entropy[number] = entropy;
@@ -299,16 +317,17 @@ static PyObject* read_program(PyObject*, PyObject* numbers) {
     return PyCapsule_New(new Graph(read_graph(start)), PROGRAM, forget_program);
 }
 
-// eliminate(maximise, sums, counted, program, rows, count, tables, example_strides, table_count, labels, log_z, weights, gradients,
+// eliminate(maximise, products, sums, counted, program, rows, count, tables, example_strides, table_count, labels, log_z, weights, gradients,
 //           gradient_strides, thread_strides, entropy, uniforms, drawn, draws, threads)
 static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 20) {
-        PyErr_Format(PyExc_TypeError, "expected 20 arguments, found %zd", n);
+    if (n != 21) {
+        PyErr_Format(PyExc_TypeError, "expected 21 arguments, found %zd", n);
         return nullptr;
     }
     Arguments take{args};
     Wanted wanted;
     wanted.maximise = take.number() != 0;
+    wanted.products = take.number() != 0;
     wanted.sums = take.number();
     wanted.counted = take.number();
     const auto* graph = static_cast<const Graph*>(PyCapsule_GetPointer(*take.next++, PROGRAM));

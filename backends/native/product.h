@@ -1,15 +1,30 @@
 // Products of a few rows with a table, over (+, *) or (max, +): rows x columns of accumulators stay in registers while the lines of
 // the table stream by.  Tables are packed: one panel of columns after another, each with all its lines, so that they stream in order.
 
-struct SumProduct {
-    template <class T> static INLINE V<T> start() { return V<T>{}; }
-    template <class T> static INLINE V<T> join(V<T> total, V<T> factor, V<T> entry) { return total + factor * entry; }
-    template <class T> static INLINE V<T> merge(V<T> a, V<T> b) { return a + b; }
+template <class T> struct SumProduct {
+    static INLINE V<T> start() { return V<T>{}; }
+    INLINE V<T> join(V<T> total, V<T> factor, V<T> entry) const { return total + factor * entry; }
+    static INLINE V<T> merge(V<T> a, V<T> b) { return a + b; }
 };
-struct MaxSum {
-    template <class T> static INLINE V<T> start() { return all<T>(-std::numeric_limits<T>::infinity()); }
-    template <class T> static INLINE V<T> join(V<T> total, V<T> factor, V<T> entry) { return larger<T>(factor + entry, total); }
-    template <class T> static INLINE V<T> merge(V<T> a, V<T> b) { return larger<T>(a, b); }
+
+// Some processors add and compare in the same units and multiply in others: adding by a multiplication with one is then twice as
+// fast.  The compiler must not know that it is one.
+template <class T> struct MaxSum {
+    V<T> one = all<T>(1);
+    INLINE MaxSum() {
+#ifdef TARGET_HAS_FMA
+        asm volatile("" : "+x"(one));
+#endif
+    }
+    static INLINE V<T> start() { return all<T>(-std::numeric_limits<T>::infinity()); }
+    INLINE V<T> join(V<T> total, V<T> factor, V<T> entry) const {
+#ifdef TARGET_HAS_FMA
+        return larger<T>(factor * one + entry, total);
+#else
+        return larger<T>(factor + entry, total);
+#endif
+    }
+    static INLINE V<T> merge(V<T> a, V<T> b) { return larger<T>(a, b); }
 };
 
 // How many vectors wide the next panel is: 3 as long as no single one remains, which would not fill the pipeline.
@@ -26,10 +41,11 @@ template <class Op, class T, int R, int P>
 INLINE void panel(const T* in, const T* table, int64_t lines, T* out, Strides by, bool add) {
     constexpr int lanes = Lanes<T>::count;
     constexpr int S = R * P >= 8 ? 1 : (R * P >= 4 ? 2 : 4);
+    const Op op;
     V<T> total[S][R][P];
     for (int s = 0; s < S; ++s)
         for (int r = 0; r < R; ++r)
-            for (int p = 0; p < P; ++p) total[s][r][p] = Op::template start<T>();
+            for (int p = 0; p < P; ++p) total[s][r][p] = Op::start();
     if (add)
         for (int r = 0; r < R; ++r)
             for (int p = 0; p < P; ++p) total[0][r][p] = load(out + r * by.out + p * lanes);
@@ -40,7 +56,7 @@ INLINE void panel(const T* in, const T* table, int64_t lines, T* out, Strides by
             for (int p = 0; p < P; ++p) entry[p] = load(table + (i + s) * by.line + p * lanes);
             for (int r = 0; r < R; ++r) {
                 V<T> factor = all<T>(in[r * by.row + (i + s) * by.step]);
-                for (int p = 0; p < P; ++p) total[s][r][p] = Op::template join<T>(total[s][r][p], factor, entry[p]);
+                for (int p = 0; p < P; ++p) total[s][r][p] = op.join(total[s][r][p], factor, entry[p]);
             }
         }
     }
@@ -48,13 +64,13 @@ INLINE void panel(const T* in, const T* table, int64_t lines, T* out, Strides by
         for (int r = 0; r < R; ++r) {
             V<T> factor = all<T>(in[r * by.row + i * by.step]);
             for (int p = 0; p < P; ++p)
-                total[0][r][p] = Op::template join<T>(total[0][r][p], factor, load(table + i * by.line + p * lanes));
+                total[0][r][p] = op.join(total[0][r][p], factor, load(table + i * by.line + p * lanes));
         }
     }
     for (int r = 0; r < R; ++r) {
         for (int p = 0; p < P; ++p) {
             V<T> whole = total[0][r][p];
-            for (int s = 1; s < S; ++s) whole = Op::template merge<T>(whole, total[s][r][p]);
+            for (int s = 1; s < S; ++s) whole = Op::merge(whole, total[s][r][p]);
             store(out + r * by.out + p * lanes, whole);
         }
     }
@@ -77,19 +93,19 @@ template <class Op, class T, int R> INLINE void all_panels(const T* in, const T*
 }
 
 // out [rows, padded] = in [rows, padded] @ table, for at most ROWS rows.
-template <class Op, class T> static void multiply(int rows, const T* in, const T* packed, int64_t labels, int64_t padded, T* out) {
+template <template <class> class Op, class T> static void multiply(int rows, const T* in, const T* packed, int64_t labels, int64_t padded, T* out) {
     switch (rows) {
-        case 1: return all_panels<Op, T, 1>(in, packed, labels, padded, out);
-        case 2: return all_panels<Op, T, 2>(in, packed, labels, padded, out);
+        case 1: return all_panels<Op<T>, T, 1>(in, packed, labels, padded, out);
+        case 2: return all_panels<Op<T>, T, 2>(in, packed, labels, padded, out);
 #if ROWS > 2
-        case 3: return all_panels<Op, T, 3>(in, packed, labels, padded, out);
-        case 4: return all_panels<Op, T, 4>(in, packed, labels, padded, out);
+        case 3: return all_panels<Op<T>, T, 3>(in, packed, labels, padded, out);
+        case 4: return all_panels<Op<T>, T, 4>(in, packed, labels, padded, out);
 #endif
 #if ROWS > 4
-        case 5: return all_panels<Op, T, 5>(in, packed, labels, padded, out);
-        case 6: return all_panels<Op, T, 6>(in, packed, labels, padded, out);
-        case 7: return all_panels<Op, T, 7>(in, packed, labels, padded, out);
-        case 8: return all_panels<Op, T, 8>(in, packed, labels, padded, out);
+        case 5: return all_panels<Op<T>, T, 5>(in, packed, labels, padded, out);
+        case 6: return all_panels<Op<T>, T, 6>(in, packed, labels, padded, out);
+        case 7: return all_panels<Op<T>, T, 7>(in, packed, labels, padded, out);
+        case 8: return all_panels<Op<T>, T, 8>(in, packed, labels, padded, out);
 #endif
     }
 }
@@ -101,11 +117,11 @@ INLINE void add_outer_lines(const T* left, const T* right, int64_t steps, int64_
     for (int64_t column = 0; column < padded;) {
         const int wide = panel_width((padded - column) / lanes);
         if (wide == 3)
-            panel<SumProduct, T, R, 3>(left, right + column, steps, out + column, by, true);
+            panel<SumProduct<T>, T, R, 3>(left, right + column, steps, out + column, by, true);
         else if (wide == 2)
-            panel<SumProduct, T, R, 2>(left, right + column, steps, out + column, by, true);
+            panel<SumProduct<T>, T, R, 2>(left, right + column, steps, out + column, by, true);
         else
-            panel<SumProduct, T, R, 1>(left, right + column, steps, out + column, by, true);
+            panel<SumProduct<T>, T, R, 1>(left, right + column, steps, out + column, by, true);
         column += wide * lanes;
     }
 }

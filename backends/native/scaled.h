@@ -14,7 +14,7 @@ template <> struct Limits<float> {
     static constexpr float least = 1e-30f, overlap = 1e-20f, largest = 1e25f, varying_floor = 1e-19f;
 };
 template <> struct Limits<double> {
-    static constexpr int lift = 400, table_lift = 400;
+    static constexpr int lift = 450, table_lift = 450;
     static constexpr double least = 1e-300, overlap = 1e-200, largest = 1e250, varying_floor = 1e-154;
 };
 

@@ -20,6 +20,7 @@
 #pragma GCC target("arch=x86-64-v4")
 #define ROWS 8
 #define TARGET_HAS_TEST
+#define TARGET_HAS_FMA
 #define TARGET_HAS_SCALE
 KERNELS_OF(v4)
 #include "body.h"
@@ -38,6 +39,7 @@ KERNELS_OF(v3)
 }  // namespace energyml
 #undef ROWS
 #undef TARGET_HAS_TEST
+#undef TARGET_HAS_FMA
 #pragma GCC pop_options
 #endif
 

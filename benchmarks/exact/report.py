@@ -23,6 +23,10 @@ from benchmarks.exact.bars import (
 from benchmarks.exact.sizes import LOG_PARTITION, NLL, SIZES, TASKS, UNTUNED, Size
 
 TORCH = {"pytorch-crf": 4.0, "Pyro": 1.0}
+FIRST_LOOK = (
+    "**A first look on a busy machine, in processor time: not the figures to judge by.** Commands were run at "
+    "different times, and what was not measured says so."
+)
 MARKERS = ("<!-- measured: exact -->", "<!-- end measured: exact -->")
 
 
@@ -275,6 +279,7 @@ def made() -> str:
         [
             f"`make bench-exact`, {machine.get('date')}, {machine.get('processor')}, {machine.get('cores')} cores, "
             f"Python {machine.get('python')}, {machine.get('clock')} time, {versions}.",
+            *(() if machine.get("clock") == "wall" else (FIRST_LOOK,)),
             "### Bars\n\n" + bar_table(all_bars()),
             "### Chains\n\nTimes faster than the nearest peer: medians of alternating pairs with quartiles; **bold** "
             "below the bar; sizes with * were not tuned on.\n\n" + chain_tables(),

@@ -66,10 +66,8 @@ class Program:
 
     @cached_property
     def operations(self) -> float:
-        """The multiplications and additions of one pass over all slices: entries of cliques, times the tables of each."""
-        each = sum(
-            len(step.inputs) * self.sizes[step.cell] * _entries(step.kept, self.sizes) for step in self.steps
-        )
+        """Multiplications and additions of one pass over all slices: the entries of each clique times its tables."""
+        each = sum(len(step.inputs) * self.sizes[step.cell] * _entries(step.kept, self.sizes) for step in self.steps)
         return each * self.rounds
 
     @cached_property

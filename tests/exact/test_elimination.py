@@ -132,13 +132,13 @@ def test_a_cell_of_many_labels_is_avoided() -> None:
     """A hub of 1,000 labels between small cells stays until one of them is left: no clique is larger than a pair."""
     program = make_program([(0, leaf) for leaf in range(1, 6)], [1000, 2, 2, 2, 2, 2])
     assert program.width == 1
-    assert program.operations <= 5 * 2 * 1000 + 1000
+    assert program.operations <= 2 * 5 * 2 * 1000
 
 
 def test_costs_are_counted() -> None:
     program = compile_order([(0, 1), (1, 2)], [2, 3, 5], [0, 1, 2])
     assert [step.kept for step in program.steps] == [(1,), (2,), ()]
-    assert program.operations == 2 * 3 + 3 * 5 + 5
+    assert program.operations == 2 * 3 + 2 * 3 * 5 + 5
     assert program.message_entries == 3 + 5 + 1
     assert program.width == 1
 
@@ -194,7 +194,7 @@ def test_a_graph_too_wide_is_refused_with_numbers() -> None:
     fixed = em.compile(GRID.replace("dim H, W", "dim H = 60, W = 60"))
     with pytest.raises(
         BackendRefused,
-        match=r"every order has a width above \d+: it needs more than \d+ TB for one example, and the budget is 2\.15 GB",
+        match=r"every order has a width above \d+: it needs more than \d+ TB for one example",
     ):
         fixed.infer(u=torch.zeros(1, 60, 60, 3), using="exact")
     open_sizes = em.compile(GRID)
