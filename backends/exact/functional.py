@@ -24,25 +24,31 @@ from energyml.result import ABSENT
 __all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals"]
 
 
-def _steps(unary: Tensor, pair: Tensor) -> Tensor:
-    """Pair scores as [B or 1, T-1 or 1, C, C]."""
-    labels = unary.shape[2] if unary.dim() == 3 else -1
-    steps = pair.reshape(1, *([1] * (3 - pair.dim())), *pair.shape) if pair.dim() < 4 else pair
-    fits = steps.dim() == 4 and steps.shape[2:] == (labels, labels)
-    if not fits or steps.shape[0] not in (1, unary.shape[0]) or steps.shape[1] not in (1, unary.shape[1] - 1):
-        raise ValueError(
-            f"expected unary [B, T, C] and pair [C, C], [T-1, C, C] or [B, 1 or T-1, C, C]; "
-            f"found {list(unary.shape)} and {list(pair.shape)}"
-        )
-    return steps
+def _checked(unary: Tensor, pair: Tensor) -> Tensor:
+    """Pair scores as [C, C], which the kernels take as they are, or as [B or 1, T-1 or 1, C, C]."""
+    shape, form = pair.shape, unary.shape
+    if len(form) == 3 and shape[-2:] == (form[2], form[2]):
+        if len(shape) == 2:
+            return pair
+        lead = (1, *shape[:-2]) if len(shape) == 3 else shape[:-2]
+        if len(lead) == 2 and lead[0] in (1, form[0]) and lead[1] in (1, form[1] - 1):
+            return pair.reshape(*lead, *shape[-2:])
+    raise ValueError(
+        f"expected unary [B, T, C] and pair [C, C], [T-1, C, C] or [B, 1 or T-1, C, C]; "
+        f"found {list(unary.shape)} and {list(pair.shape)}"
+    )
+
+
+def _potentials(unary: Tensor, steps: Tensor, lengths: Tensor | None) -> Potentials:
+    return Potentials(unary, steps if steps.dim() == 4 else steps[None, None], lengths)
 
 
 def chain_log_partition(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:
     """[B]: log Z of each chain, -inf where nothing is allowed; differentiable twice.  Cost: O(B T C²)."""
-    steps = _steps(unary, pair)
+    steps = _checked(unary, pair)
     if native.serves(unary, steps):
         return native.log_partition(unary, steps, lengths)
-    return recursion.chain_log_partition(Potentials(unary, steps, lengths))
+    return recursion.chain_log_partition(_potentials(unary, steps, lengths))
 
 
 def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -51,7 +57,7 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
     Differentiable twice; the native kernels compute score, log Z and gradients in one entry of the tape.  A label of
     -1 where a cell exists leaves that cell open.
     """
-    steps = _steps(unary, pair)
+    steps = _checked(unary, pair)
     if labels.shape != unary.shape[:2]:
         raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
     if native.serves(unary, steps):
@@ -68,19 +74,19 @@ def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) 
 
     The gradient of `chain_log_partition` by `unary` is the same, differentiable.  Cost: O(B T C²).
     """
-    steps = _steps(unary, pair)
+    steps = _checked(unary, pair)
     if native.serves(unary, steps):
         return native.marginals(unary, steps, lengths)[0]
-    potentials = Potentials(unary.detach(), steps.detach(), lengths)
+    potentials = _potentials(unary.detach(), steps.detach(), lengths)
     found = recursion.chain_marginals(potentials, False)[0]
     return found if potentials.exists is None else found.masked_fill(~potentials.exists.unsqueeze(-1), 0)
 
 
 def chain_best(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The best labels [B, T] and their scores [B]; -1 where there is no cell or no answer.  Cost: O(B T C²)."""
-    steps = _steps(unary, pair)
+    steps = _checked(unary, pair)
     if native.serves(unary, steps):
         return native.viterbi(unary, steps, lengths)
     with torch.no_grad():
-        labels, scores = recursion.chain_best(Potentials(unary, steps, lengths), 1)
+        labels, scores = recursion.chain_best(_potentials(unary, steps, lengths), 1)
     return labels[:, 0].masked_fill(scores.isneginf(), ABSENT), scores[:, 0]

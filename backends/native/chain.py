@@ -50,7 +50,7 @@ def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor:
     """
     run = _Run(unary.detach(), pair.detach(), count)
     if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
-        value: Tensor = _LogPartition.apply(unary, pair, run, None)  # type: ignore[no-untyped-call]
+        value: Tensor = _LogPartition.apply(unary, pair, run)  # type: ignore[no-untyped-call]
         return value
     return run.forward(None)
 
@@ -66,7 +66,7 @@ def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Te
     if gold is None:
         return None
     if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
-        value: Tensor = _LogPartition.apply(unary, pair, run, gold)  # type: ignore[no-untyped-call]
+        value: Tensor = _LogLikelihood.apply(unary, pair, run, gold)  # type: ignore[no-untyped-call]
         return value
     run.forward(None)
     return run.likelihood(gold)
@@ -155,6 +155,21 @@ class _Run:
         )  # fmt: skip
         return by_unary, by_pair, value
 
+    def slopes(self, gold: _Gold, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the weighted sum of log-likelihoods, in one call; fills the log-partitions."""
+        assert kernels is not None
+        by_unary = torch.empty_like(self.unary)
+        by_pair = torch.empty_like(self.pair) if pairs else None
+        minus, address = -weight, 0 if by_pair is None else by_pair.data_ptr()
+        kernels.chain_run(
+            *self.chain, 0, self.state.data_ptr(), minus.data_ptr(), minus.stride(0), by_unary.data_ptr(), address,
+            *self.each, 0, 0, _BOTH, self.threads,
+        )  # fmt: skip
+        kernels.chain_counts(
+            *self.chain, gold.labels.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(), address
+        )
+        return by_unary, by_pair
+
     def best(self) -> tuple[Tensor, Tensor]:
         """Best labels and their scores."""
         assert kernels is not None
@@ -185,36 +200,65 @@ class _Run:
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z, or the score of labels less it; the backward pass is analytic."""
+    """log Z; the backward pass is analytic."""
 
     @staticmethod
-    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run, gold: _Gold | None) -> Tensor:
+    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run) -> Tensor:
         ctx.save_for_backward(unary, pair)
-        kept = run.room()
-        ctx.run, ctx.kept, ctx.gold = run, kept, gold
-        value = run.forward(kept)
-        return value if gold is None else run.likelihood(gold)
+        ctx.run, ctx.kept = run, run.room()
+        return run.forward(ctx.kept)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        assert kernels is not None
-        (weight,) = gradients
         unary, pair = ctx.saved_tensors
-        run, kept, gold = ctx.run, ctx.kept, ctx.gold
-        if gold is not None and gold.impossible:
-            weight = weight.masked_fill(gold.score.isneginf(), 0)
+        run, kept = ctx.run, ctx.kept
         if torch.is_grad_enabled():
-            return (*_differentiable(unary, pair, run.lengths, gold, weight), None, None)
+            return *_differentiable(unary, pair, run.lengths, None, gradients[0]), None
         if kept is None:  # a second time through the same graph
             kept = run.room()
             run.forward(kept)
         ctx.kept = None
-        by_unary, by_pair = run.backward(kept, weight if gold is None else -weight, ctx.needs_input_grad[1])
-        if gold is not None:
-            kernels.chain_counts(
-                *run.chain, gold.labels.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(),
-                0 if by_pair is None else by_pair.data_ptr(),
-            )  # fmt: skip
+        by_unary, by_pair = run.backward(kept, gradients[0], ctx.needs_input_grad[1])
+        return by_unary if ctx.needs_input_grad[0] else None, by_pair, None
+
+
+class _LogLikelihood(torch.autograd.Function):
+    """The score of labels less log Z.
+
+    Losses are negative sums or means: all examples have the same weight, often -1.  So the gradients for this weight
+    are computed with the value, in one call, and scaled when the weight is another one; where it differs from example
+    to example, they are computed again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run, gold: _Gold) -> Tensor:
+        ctx.save_for_backward(unary, pair)
+        ctx.run, ctx.gold, ctx.slopes = run, gold, None
+        if gold.impossible:
+            run.forward(None)
+        else:
+            usual = run.unary.new_full((1,), -1).expand(unary.shape[0])
+            ctx.slopes = run.slopes(gold, usual, ctx.needs_input_grad[1])
+        return run.likelihood(gold)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (weight,) = gradients
+        run, gold, slopes = ctx.run, ctx.gold, ctx.slopes
+        if gold.impossible:
+            weight = weight.masked_fill(gold.score.isneginf(), 0)
+        if torch.is_grad_enabled():
+            unary, pair = ctx.saved_tensors
+            return *_differentiable(unary, pair, run.lengths, gold, weight), None, None
+        ctx.slopes = None  # the caller may write into them
+        if slopes is None or weight.stride(0) != 0:
+            by_unary, by_pair = run.slopes(gold, weight, ctx.needs_input_grad[1])
+        else:
+            by_unary, by_pair = slopes
+            scale = -float(weight[0])
+            if scale != 1:
+                by_unary.mul_(scale)
+                by_pair = None if by_pair is None else by_pair.mul_(scale)
         return by_unary if ctx.needs_input_grad[0] else None, by_pair, None, None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import energyml as em
 from benchmarks.exact import results
-from benchmarks.exact.contestants.ours import Ours
+from benchmarks.exact.contestants.ours import Compiled
 from benchmarks.exact.sizes import LOG_PARTITION, MARGINALS, NLL, TASKS, VITERBI, Case, make_case
 from benchmarks.exact.timing import pairs
 
@@ -76,7 +76,7 @@ def tree_calls(case: Case, edges: Tensor, using: str | None = None) -> dict[str,
 
 def agrees(case: Case, task: str, found: object) -> bool:
     """Whether trees that are chains give the answers of chains."""
-    prepared = Ours().prepare(case, task)
+    prepared = Compiled().prepare(case, task)
     right = prepared.read(prepared.run())
     mine = found if isinstance(found, tuple) else (found,)
     if task == VITERBI:
@@ -101,7 +101,7 @@ def main() -> None:
                 answer = call()
                 if name != "trees" and not agrees(case, task, answer):
                     raise ValueError("chains given as trees disagree with chains")
-                ratio = pairs(Ours().prepare(case, task).run, call, 0.1 if options.quick else 1.0)
+                ratio = pairs(Compiled().prepare(case, task).run, call, 0.1 if options.quick else 1.0)
                 row["slower"] = [results.figure(one) for one in (ratio.low, ratio.middle, ratio.high)]
                 row["chains"], row["trees"] = results.figure(1e6 * ratio.ours), results.figure(1e6 * ratio.peer)
             except Exception as error:  # a refusal is a result

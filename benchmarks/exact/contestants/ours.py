@@ -1,4 +1,4 @@
-"""energyml as its users call it, and its engine called directly."""
+"""energyml as its users call it: from bare scores, and through a compiled spec."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from benchmarks.exact.contestants import Prepared, Refused
+from benchmarks.exact.contestants import Prepared
 from benchmarks.exact.sizes import LOG_PARTITION, MARGINALS, NLL, VITERBI, Case
-from energyml.backends.exact.engines import ENGINES
+from energyml.backends.exact import recursion
 from energyml.backends.exact.potentials import Potentials
 
 SPEC = """\
@@ -35,12 +35,67 @@ def chain_model(labels: int, backend: str, trans: Tensor) -> em.EnergyModel:
 
 
 class Ours:
-    """The public interface: `model.infer(...)` and `model.loss(...)` of a compiled spec."""
+    """Scores in, answers out, as the peers have it: `em.functional`, or the torch recursion behind it alone."""
 
     kind, whole = "ours", True
 
     def __init__(self, engine: str = "auto") -> None:
         self.name = "energyml" if engine == "auto" else f"energyml ({engine})"
+        self.native = engine == "auto"
+
+    def prepare(self, case: Case, task: str) -> Prepared:
+        trans, lengths, unary = case.trans.clone(), case.lengths, case.unary
+        calls = em.functional if self.native else TorchPath
+        if task == NLL:
+            scores = unary.clone().requires_grad_()
+            trans.requires_grad_()
+
+            def train() -> tuple[Tensor, ...]:
+                loss = -calls.chain_log_prob(scores, trans, case.gold, lengths).sum()
+                return loss, *torch.autograd.grad(loss, (scores, trans))
+
+            return Prepared(train, lambda found: tuple(one.detach() for one in found))
+        call = {LOG_PARTITION: calls.chain_log_partition, VITERBI: calls.chain_best, MARGINALS: calls.chain_marginals}[
+            task
+        ]
+
+        @torch.no_grad()
+        def run() -> Any:
+            return call(unary, trans, lengths)
+
+        return Prepared(run, lambda found: (found[0],) if task == VITERBI else (found,))
+
+
+class TorchPath:
+    """The torch recursion under the names of `em.functional`."""
+
+    @staticmethod
+    def chain_log_partition(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Tensor:
+        return recursion.chain_log_partition(Potentials(unary, pair[None, None], lengths))
+
+    @staticmethod
+    def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | None) -> Tensor:
+        potentials = Potentials(unary, pair[None, None], lengths)
+        gold = recursion.chain_score(potentials, labels.unsqueeze(1)).squeeze(1)
+        return gold - recursion.chain_log_partition(potentials)
+
+    @staticmethod
+    def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Tensor:
+        return recursion.chain_marginals(Potentials(unary, pair[None, None], lengths), False)[0]
+
+    @staticmethod
+    def chain_best(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        labels, score = recursion.chain_best(Potentials(unary, pair[None, None], lengths), 1)
+        return labels[:, 0], score[:, 0]
+
+
+class Compiled:
+    """A compiled spec: `model.infer(...)` and `model.loss(...)`, which check their arguments and add up the terms."""
+
+    kind, whole = "ours", True
+
+    def __init__(self, engine: str = "auto") -> None:
+        self.name = "compiled spec" if engine == "auto" else f"compiled spec ({engine})"
         self.backend = "exact" if engine == "auto" else f"exact(engine: {engine})"
 
     def prepare(self, case: Case, task: str) -> Prepared:
@@ -72,37 +127,3 @@ class Ours:
 
         run = {LOG_PARTITION: log_partition, VITERBI: best, MARGINALS: marginals}[task]
         return Prepared(run, lambda found: (found,))
-
-
-class Direct:
-    """The engine on potentials that are ready: what the public interface adds is the difference."""
-
-    kind, whole = "ours", True
-
-    def __init__(self, engine: str = "native") -> None:
-        self.name, self.engine = f"engine {engine}", ENGINES[engine]
-
-    def prepare(self, case: Case, task: str) -> Prepared:
-        trans = case.trans.clone()
-        if task in (NLL, MARGINALS):
-            # the gradients of the log-partition: for the likelihood the gold labels' share is left out
-            scores = case.unary.clone().requires_grad_()
-            trans.requires_grad_(task == NLL)
-            wanted = (scores, trans) if task == NLL else (scores,)
-
-            def gradients() -> tuple[Tensor, ...]:
-                total = self.engine.log_partition(Potentials(scores, trans[None, None], case.lengths)).sum()
-                return total, *torch.autograd.grad(total, wanted)
-
-            return Prepared(gradients, lambda found: tuple(one.detach() for one in found))
-        potentials = Potentials(case.unary, trans[None, None], case.lengths)
-        calls = {LOG_PARTITION: self.engine.log_partition, VITERBI: self.engine.best}
-        if task not in calls:
-            raise Refused(f"no direct call for {task}")
-        call = calls[task]
-
-        @torch.no_grad()
-        def run() -> Any:
-            return call(potentials)
-
-        return Prepared(run, lambda found: (found,) if task == LOG_PARTITION else (found[0][:, 0],))
