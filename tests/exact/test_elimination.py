@@ -240,3 +240,31 @@ factor other [e = (i, j) in link] (a: y[i], b: y[j]) = 0 * p
             arcs = trees.factor_marginals["arc"].double()
             torch.testing.assert_close(arcs, truth.factor_marginals["arc"], atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(trees.map().score.double(), truth.map().score, atol=error * scale, rtol=error)
+
+
+def test_transforms_of_torch_func() -> None:
+    """Gradients, Hessians and vmap through a posterior: by the torch operations behind the kernel."""
+    model = em.compile(GRID.replace("{a, b, c}", "{a, b}"), seed=1).double()
+    u = torch.randn(3, 2, 3, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def log_z(field: torch.Tensor) -> torch.Tensor:
+        return model.infer(u=field.unsqueeze(0), using="exact").log_partition.squeeze(0)
+
+    slopes = torch.func.vmap(torch.func.grad(log_z))(u)
+    torch.testing.assert_close(slopes, model.infer(u=u, using="exact").marginals["y"].detach())
+    curve = torch.func.jacrev(torch.func.grad(log_z))(u[0])
+    twice = torch.autograd.functional.hessian(log_z, u[0])
+    torch.testing.assert_close(curve, twice)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_accumulated_in_single(dtype: torch.dtype) -> None:
+    model = em.compile(GRID, seed=1).to(dtype)
+    u = torch.randn(2, 4, 4, 3, generator=torch.Generator().manual_seed(2)).to(dtype)
+    wide = em.compile(GRID, seed=1).to(dtype).double()
+    truth = wide.infer(u=u.double(), using="exact")
+    for using in ("exact", "exact(engine: torch)"):
+        found = model.infer(u=u, using=using)
+        assert found.log_partition.dtype == dtype
+        torch.testing.assert_close(found.log_partition.double(), truth.log_partition, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(found.marginals["y"].double(), truth.marginals["y"], rtol=1e-2, atol=1e-2)
