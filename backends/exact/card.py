@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from energyml.backends.native import available
 from energyml.cards.card import Selection
 from energyml.cards.options import Option, Whole, Word
 from energyml.plan.backend_card import BackendCard, Refusal
@@ -42,19 +41,19 @@ def _cost(structure: Structure) -> Cost | None:
 
 
 def _method(structure: Structure, selection: Selection) -> str:
-    native = "the native kernel" if available else "torch operations (the native kernel is not built)"
+    engine = selection["engine"]
+    by = "native kernels on the CPU, torch elsewhere" if engine == "auto" else f"engine `{engine}`"
     if structure.is_sequence:
-        engine = selection["engine"]
-        return f"forward-backward along the chain by {native if engine == 'auto' else f'engine `{engine}`'}"
+        return f"forward-backward along the chain; {by}"
     made = None
     if structure.ground is not None and structure.ground.label_counts is not None:
         made = structure.ground.program(float(selection["memory"]) * (1 << 20))
     if not isinstance(made, Program):
-        return f"elimination by {native}, planned when the graph is known"
+        return f"elimination, planned when the graph is known; {by}"
     slices = f", in {made.rounds:g} slices" if made.slices else ""
     return (
-        f"elimination by {native}: {made.method} order, width {made.width}, "
-        f"{human_bytes(made.memory)} for one example{slices}"
+        f"elimination in {made.method} order: width {made.width}, "
+        f"{human_bytes(made.memory)} for one example{slices}; {by}"
     )
 
 

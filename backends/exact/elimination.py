@@ -238,7 +238,7 @@ class BatchElimination:
             drawn: list[Tensor] = []
             each: list[Tensor] = []
             for known, factors in self._slices(part, tables) if wide is None else ((k, ()) for k in self._known(part)):
-                answers, total = self._draw(part, wide, known, factors, count, generator)
+                answers, total = self._draw(part, wide, known, factors, self._zeros(part, tables), count, generator)
                 drawn.append(answers)
                 each.append(total)
             answers, total = drawn[0], each[0]
@@ -259,12 +259,13 @@ class BatchElimination:
         wide: Tables | None,
         known: Tensor,
         factors: Sequence[Piece],
+        nothing: Tensor,
         count: int,
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         program = part.plan.program
         if wide is None:
-            done = contract(program, factors, self._zeros(part, [factor.value for factor in factors]))
+            done = contract(program, factors, nothing)
             return walk(program, done, count, generator, known), done.total
         shape = (len(part.rows), count, len(program.steps))
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator)

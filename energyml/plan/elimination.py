@@ -199,7 +199,7 @@ Search = Callable[[Primal, "float | None"], "Elimination | None"]
 
 
 def _searches(graph: Primal) -> list[tuple[str, Search]]:
-    searches: list[tuple[str, Search]] = [("min-weight", min_weight), ("in order", natural)]
+    searches: list[tuple[str, Search]] = [("min-weight", min_weight), ("natural", natural)]
     if len(graph.neighbours) <= LARGEST_FOR_FILL:
         searches.append(("min-fill", min_fill))
     return searches

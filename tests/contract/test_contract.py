@@ -52,3 +52,15 @@ def test_every_claimed_query(using: str, family: str) -> None:
 @given(case=FAMILIES["chains"])
 def test_every_engine(using: str, case: Case) -> None:
     check_backend(case, using)
+
+
+@pytest.mark.parametrize("family", ["graphs", "trees", "grids", "nested"])
+def test_torch_operations_serve_graphs(family: str) -> None:
+    """What serves graphs where the native kernels are not built, and on other devices."""
+
+    @some(40)
+    @given(case=FAMILIES[family])
+    def run(case: Case) -> None:
+        check_backend(case, "exact(engine: torch)")
+
+    run()

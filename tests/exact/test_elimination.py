@@ -268,3 +268,19 @@ def test_half_precision_is_accumulated_in_single(dtype: torch.dtype) -> None:
         assert found.log_partition.dtype == dtype
         torch.testing.assert_close(found.log_partition.double(), truth.log_partition, rtol=1e-2, atol=1e-2)
         torch.testing.assert_close(found.marginals["y"].double(), truth.marginals["y"], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("using", ["exact", "exact(engine: torch)", "sliced"])
+def test_draws_follow_the_distribution(using: str) -> None:
+    """Frequencies of whole answers: with 16 answers and 20,000 draws the total variation is 0.011 on average."""
+    model = em.compile(GRID.replace("{a, b, c}", "{a, b}"), seed=1).double()
+    u = torch.randn(1, 2, 2, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    if using == "sliced":
+        backend, _ = model._backend("exact")
+        backend.plans.budget = 100.0
+        using = "exact"
+    drawn = model.infer(u=u, using=using).sample(20_000, generator=torch.Generator().manual_seed(0))["y"][:, 0]
+    counts = torch.bincount((drawn.flatten(1) * torch.tensor([8, 4, 2, 1])).sum(1), minlength=16) / 20_000
+    answers = torch.tensor(list(product((0, 1), repeat=4))).reshape(16, 2, 2)
+    truth = model.infer(u=u.expand(16, -1, -1, -1), using="enumerate").log_prob(y=answers).exp()
+    assert (counts - truth).abs().sum() / 2 < 0.03
