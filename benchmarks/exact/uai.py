@@ -1,7 +1,8 @@
 """The models of the UAI competitions: PR and MAR against memory speed and against pgmpy.
 
-The time that the operation count implies is the entries of all cliques of the elimination, 8 bytes each, at the speed
-at which this machine copies memory; marginals take one pass up and one down.
+The time that the operation count implies: every multiplication and addition of the elimination (the entries of each
+clique, times the tables that it multiplies) reads 8 bytes, at the speed at which this machine copies memory; marginals
+take one pass up and one down.
 """
 
 from __future__ import annotations

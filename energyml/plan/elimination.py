@@ -18,8 +18,8 @@ Scope = tuple[int, ...]
 BYTES = 8
 # More slices than this mean hours, whatever the memory.
 LARGEST_SLICES = 1 << 16
-# Operations from which a second look for a better order pays for itself.
-WORTH_SEARCHING = 1 << 22
+# Operations below which looking for a better order takes longer than many runs, and above which every look pays.
+CHEAP, WORTH_SEARCHING = 1 << 17, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,10 @@ def make_program(
 ) -> Program:
     """The cheapest program that was found within a budget of memory.
 
-    Orders are tried by min-weight, by the numbers of the cells, by min-fill where the graph is not huge, and by
-    opt_einsum's greedy contraction paths where the best of them is still expensive.  If the messages of the cheapest
-    order do not fit, the program is sliced: the cells that are in most of the large messages are tried label by label.
+    Orders are tried by min-weight and, unless that is cheap, by the numbers of the cells, by min-fill where the graph
+    is not huge, and by opt_einsum's greedy contraction paths where the best of them is still expensive.  If the
+    messages of the cheapest order do not fit, the program is sliced: the cells that are in most of the large messages
+    are tried label by label.
 
     Args:
         scopes: the cells of each factor.
@@ -169,6 +170,8 @@ def make_program(
     limit = _widest(sizes, budget)
     best: Program | None = None
     for method, search in _searches(graph):
+        if best is not None and best.operations < CHEAP:
+            break
         found = search(graph, limit)
         if found is not None:
             made = compile_order(scopes, sizes, found.order, fixed, method)
