@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.elimination import runs_natively, slopes, tracked
-from energyml.backends.exact.grounding import Sources, term_scopes
+from energyml.backends.exact.grounding import Sources
 from energyml.backends.logspace import logsumexp
 from energyml.backends.native.forest import Trees, order_trees, sweep
 
@@ -44,7 +44,8 @@ class Forest:
 
     Attributes:
         trees: which node sends to which.
-        singles: numbers of the terms over one cell, with the cells [B or 1, elements] of their elements.
+        singles: numbers of the terms over one cell, with the cells [B or 1, elements] of their elements;
+            `None` where element i stands at cell i.
         pairs: numbers of the terms over two cells, with the number of their elements: the edges, in this order.
         domains: the sizes of each term's index set.
     """
@@ -52,7 +53,7 @@ class Forest:
     def __init__(
         self,
         trees: Trees,
-        singles: dict[int, np.ndarray],
+        singles: dict[int, np.ndarray | None],
         pairs: dict[int, int],
         domains: Sequence[tuple[int, ...]],
     ) -> None:
@@ -86,7 +87,7 @@ class Forest:
         total = cells
         for number, places in self.singles.items():
             table = _flat(tables[number], self.domains[number], 1)
-            if places.shape[1] == nodes and (places == np.arange(nodes)).all():
+            if places is None:
                 total = table if total is None else total + table
                 continue
             index = torch.from_numpy(places).to(table.device).expand(batch, -1)
@@ -176,18 +177,25 @@ def find_forest(sources: Sources) -> Forest | None:
     arities = [len(term.term.scope) for term, _ in sources.terms]
     if max(arities, default=0) != 2:
         return None  # also where there is nothing to send messages along
-    scopes = [term_scopes(term, batch, sources.cells) for term, batch in sources.terms]
+    scopes = [None if sources.covered(number) else sources.scopes(number) for number in range(len(arities))]
     pairs = [number for number, arity in enumerate(arities) if arity == 2]
-    whole = [np.broadcast_to(scopes[number], (sources.batch.size, *scopes[number].shape[1:])) for number in pairs]
+    found = [places for number in pairs if (places := scopes[number]) is not None]
+    whole = [np.broadcast_to(places, (sources.batch.size, *places.shape[1:])) for places in found]
     ends = whole[0] if len(whole) == 1 else np.concatenate(whole, 1)
     if not ends.shape[1]:
         return None
     trees = order_trees(ends, sources.exists())
     if trees is None:
         return None
-    singles = {number: scopes[number][:, :, 0] for number, arity in enumerate(arities) if arity == 1}
+    singles = {
+        number: None if places is None else places[:, :, 0]
+        for number, places in enumerate(scopes)
+        if arities[number] == 1
+    }
     domains = [term.domain_sizes(batch) for term, batch in sources.terms]
-    return Forest(trees, singles, {number: scopes[number].shape[1] for number in pairs}, domains)
+    return Forest(
+        trees, singles, {number: places.shape[1] for number, places in zip(pairs, found, strict=True)}, domains
+    )
 
 
 def _flat(table: Tensor, domain: tuple[int, ...], arity: int) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
-from energyml.ir.graph import Affine, Binding, Edges, Graph
+from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
 from energyml.model.types import Extent
 from energyml.plan.elimination import Scope
 
@@ -125,6 +125,21 @@ class Sources:
                     found.append(known)
         return tuple(found)
 
+    def scopes(self, number: int) -> np.ndarray:
+        """[B or 1, elements, arity]: the cells of a term's elements; one without all of its cells does not exist."""
+        return term_scopes(*self.terms[number], self.cells)
+
+    def covered(self, number: int) -> bool:
+        """Whether a term has one element for each cell of the only variable, in the same order."""
+        term, batch = self.terms[number]
+        ref, domain = term.term.scope[0], term.term.domain
+        if len(term.term.scope) != 1 or len(self.variables) != 1 or batch.masks:
+            return False
+        dims = self.graph.discrete[0].dims
+        plain = tuple((one.dim, one.shrink) for one in domain if isinstance(one, Range)) == tuple((d, 0) for d in dims)
+        straight = [(one.index, one.offset) for one in ref.indices] == [(one.index, 0) for one in domain]
+        return plain and straight and len(domain) == len(dims) and term.valid(batch) is None
+
     def groups(self, known: Callable[[bytes, Callable[[], Structure]], Structure]) -> list[Group]:
         """The examples by structure; `known` remembers structures by their keys."""
         size = self.batch.size
@@ -133,7 +148,7 @@ class Sources:
                 self._structure, lambda: [_fixed_scopes(term, batch, self.cells) for term, batch in self.terms]
             )
             return [Group(np.arange(size), known(b"", make), b"")]
-        scopes = [term_scopes(term, batch, self.cells) for term, batch in self.terms]
+        scopes = [self.scopes(number) for number in range(len(self.terms))]
         scopes = [np.broadcast_to(one, (size, *one.shape[1:])) for one in scopes]
         exists = self.exists()
         flat = [one.reshape(size, prod(one.shape[1:])) for one in scopes]

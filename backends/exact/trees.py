@@ -65,6 +65,9 @@ class TreeSession(GraphSession):
             found[number] = edges[:, start : start + count]
             start += count
         for number, places in self.forest.singles.items():
+            if places is None:
+                found[number] = cells
+                continue
             index = torch.from_numpy(places).to(cells.device).expand(self.batch.size, -1).unsqueeze(-1)
             exists = (index >= 0) & (index < cells.shape[1])
             rows = cells.gather(1, torch.where(exists, index, 0).expand(-1, -1, cells.shape[2]))

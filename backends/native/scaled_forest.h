@@ -225,14 +225,13 @@ template <class T> class ScaledTree {
         return sum > 0 ? std::log(static_cast<double>(sum)) : NOTHING;
     }
 
-    // The parent's belief times a message, rescaled; returns the exponent that was taken out.  The message was checked with it: both
-    // have their largest number near 1, so that a product of numbers above the floor does not vanish.
+    // The parent's belief times a message, rescaled; returns the exponent that was taken out.  A message is at least the floor times
+    // exp(-spread), the belief at least the floor: even the product of all three is a normal number, so that none has vanished.
     INLINE int64_t receive(int64_t node, bool& safe) {
-        T* sent = message(node);
+        const T* sent = message(node);
         T* above = belief(tree_.parent[node]);
         int64_t exponent = 0;
-        const T factor = scale_of(sent, exponent, safe);
-        for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(above + c, load(above + c) * (load(sent + c) * factor));
+        for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(above + c, load(above + c) * load(sent + c));
         const T again = scale_of(above, exponent, safe);
         for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(above + c, load(above + c) * again);
         return exponent;
