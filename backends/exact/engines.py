@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recursion import chain_answers, chain_best, chain_log_partition, chain_marginals
+from energyml.backends.exact.recursion import (
+    chain_answers,
+    chain_best,
+    chain_likelihood,
+    chain_log_partition,
+    chain_marginals,
+)
 from energyml.backends.exact.struct_engine import struct_log_partition
 from energyml.backends.native import available
 from energyml.backends.native import chain as native
@@ -89,7 +95,7 @@ def _auto_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor
 
 
 def _auto_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
-    return _native_likelihood(potentials, labels) if _applies(potentials) else None
+    return _native_likelihood(potentials, labels) if _applies(potentials) else chain_likelihood(potentials, labels)
 
 
 def _auto_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
@@ -99,6 +105,6 @@ def _auto_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
 ENGINES: dict[str, Engine] = {
     "auto": Engine(_auto_log_partition, _auto_best, _auto_marginals, _auto_likelihood),
     "native": Engine(_native_log_partition, _native_best, _native_marginals, _native_likelihood),
-    "torch": Engine(chain_log_partition, _torch_best, chain_marginals),
+    "torch": Engine(chain_log_partition, _torch_best, chain_marginals, chain_likelihood),
     "torch_struct": Engine(struct_log_partition, _torch_best),
 }

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from energyml.backends.exact.paired import Paired, paired
 from energyml.backends.exact.scaled import Scaled
+from energyml.backends.exact.scan import cut
 from energyml.backends.exact.unscaled import LogSpace, cleared, taped_log_partition
 from energyml.backends.logspace import softmax, tracked_logsumexp
 
-Run = Scaled | LogSpace
+Run = Paired | Scaled | LogSpace
 
 
 def log_partition(scores: Tensor, steps: Tensor, exists: Tensor | None) -> Tensor:
@@ -54,7 +56,7 @@ def marginals(scores: Tensor, steps: Tensor, exists: Tensor | None, pairs: bool)
         cells = cells if exists is None else cells.masked_fill(~exists.unsqueeze(-1), 0)
         joint = scores.new_zeros(batch, max(0, size - 1), labels, labels) if pairs else None
         return cells.to(scores.dtype), joint
-    if _followed():
+    if followed():
         apart = steps.expand(batch, size - 1, labels, labels)
         found = _apply(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, pairs, Kept())
         return found[0], found[1] if pairs else None
@@ -73,8 +75,17 @@ def beginnings(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Te
     if scores.shape[1] < 2:
         return scores, log_partition(scores, steps, exists)
     with _full_precision(scores.device):
-        run = LogSpace(scores, steps, exists) if _followed() else _run(scores, steps, exists)
+        run = LogSpace(scores, steps, exists) if followed() else _run(scores, steps, exists)
         return run.beginnings(), run.log_z
+
+
+def log_likelihood(scores: Tensor, steps: Tensor, exists: Tensor | None, labels: Tensor) -> Tensor:
+    """[B]: the log-probability of labels [B, T], each of which is one where there is a cell; T > 1.
+
+    -inf, with zero gradients, where they are forbidden.  Differentiable as the log-partition is, but not by transforms.
+    """
+    value: Tensor = _apply(Likelihood, scores, steps, exists, labels)
+    return value
 
 
 def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
@@ -83,10 +94,10 @@ def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
 
 def _recorded(*tensors: Tensor) -> bool:
     """Whether autograd, forward or backward, or a transform follows what is computed from these."""
-    return (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)) or _followed()
+    return (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)) or followed()
 
 
-def _followed() -> bool:
+def followed() -> bool:
     """Whether a transform of `torch.func`, or forward differentiation, is under way."""
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
@@ -109,7 +120,12 @@ def _run(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool = True
     if scores.device.type != "cpu" or scores.shape[0] == 0 or torch.compiler.is_compiling():
         return LogSpace(scores, steps, exists)
     dtype = torch.promote_types(torch.promote_types(scores.dtype, steps.dtype), torch.float32)
-    return Scaled(scores.to(dtype), steps.to(dtype), exists, keep)
+    scores, steps = scores.to(dtype), steps.to(dtype)
+    if cut(scores.shape[0], scores.shape[1] - 1, scores.shape[2], True).number == 1:
+        fit = paired(scores, steps, exists, keep)
+        if fit is not None:
+            return fit
+    return Scaled(scores, steps, exists, keep)
 
 
 class LogPartition(torch.autograd.Function):
@@ -202,6 +218,54 @@ class Moments(torch.autograd.Function):
         if pairs and single:
             found[1] = found[1].sum(1, keepdim=True)
         return tuple(found), (0,) * len(found)
+
+
+class Likelihood(torch.autograd.Function):
+    """[B]: the scores of labels less the log-partitions, in one."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, steps: Tensor, exists: Tensor | None, labels: Tensor) -> Tensor:
+        """Both sums in float64: their difference may be small."""
+        with _full_precision(scores.device):
+            run = _run(scores, steps, exists, keep=any(ctx.needs_input_grad))
+        here = labels.clamp(0, scores.shape[2] - 1).unsqueeze(-1)
+        place = gold_steps(here.squeeze(-1), steps.shape)
+        cells, pairs = scores.gather(2, here).squeeze(-1), steps.reshape(-1)[place]
+        if exists is not None:
+            cells, pairs = torch.where(exists, cells, 0), torch.where(exists[:, 1:], pairs, 0)
+        gold = cells.sum(1, dtype=torch.float64) + pairs.sum(1, dtype=torch.float64)
+        ctx.gone = gold.isneginf() if bool(gold.amin() == float("-inf")) else None
+        ctx.kept = Kept()
+        ctx.kept.run = run
+        ctx.save_for_backward(scores, steps, exists, here, place)
+        value = gold - run.log_z
+        value = value if ctx.gone is None else value.masked_fill(ctx.gone, float("-inf"))
+        return value.to(torch.promote_types(scores.dtype, steps.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """What the labels have, less the marginals; differentiable by the gradient, and through the marginals."""
+        scores, steps, exists, here, place = ctx.saved_tensors
+        weight = gradients[0] if ctx.gone is None else gradients[0].masked_fill(ctx.gone, 0)
+        given = (-weight, scores, steps, exists, ctx.needs_input_grad[1], ctx.kept)
+        cells, *pairs = _apply(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
+        each = weight.unsqueeze(1) if exists is None else weight.unsqueeze(1) * exists
+        each = each.expand(here.shape[:2])
+        cells = cells.scatter_add(2, here, each.unsqueeze(-1).to(cells.dtype))
+        if not pairs:
+            return cells, None, None, None
+        gold = each[:, 1:].flatten().to(pairs[0].dtype)
+        return cells, pairs[0].flatten().index_add(0, place.flatten(), gold).view(steps.shape), None, None
+
+
+def gold_steps(labels: Tensor, shape: torch.Size) -> Tensor:
+    """[B, ..., T-1]: where the pairs of labels [B, ..., T] stand in steps of this shape, as they are, shared or not."""
+    place = labels[..., :-1] * shape[3] + labels[..., 1:]
+    if shape[:2] != (1, 1):
+        examples, positions = (torch.arange(n, device=labels.device) * (n > 1) for n in shape[:2])
+        beyond = [1] * (labels.dim() - 1)
+        place = place + (examples.view(-1, *beyond) * shape[1] + positions) * shape[2] * shape[3]
+    return place
 
 
 def _taped_moments(exists: Tensor | None, pairs: bool) -> Callable[..., tuple[Tensor, ...]]:

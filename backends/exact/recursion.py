@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.partition import beginnings, log_partition, marginals
+from energyml.backends.exact.partition import beginnings, followed, gold_steps, log_likelihood, log_partition, marginals
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.unscaled import wide
 from energyml.backends.exact.viterbi import viterbi
-from energyml.backends.logspace import entropy_terms, softmax
+from energyml.backends.logspace import difference, entropy_terms, softmax
 from energyml.result import ABSENT
 
 
@@ -69,20 +69,33 @@ def chain_entropy(unary: Tensor, pair: Tensor) -> Tensor:
 
 def chain_score(potentials: Potentials, labels: Tensor) -> Tensor:
     """[B, k]: the scores of answers [B, k, T]; labels where there is no cell do not matter.  O(B k T)."""
-    unary, steps, exists = potentials.unary, potentials.steps, potentials.exists
+    scores, steps, exists = potentials.scores, potentials.steps, potentials.exists
     here = labels.clamp(min=0)
-    count = unary.shape[2]
-    cells = unary.gather(2, here.transpose(1, 2)).transpose(1, 2)
+    cells = scores.gather(2, here.transpose(1, 2)).transpose(1, 2)
     # The place of each pair in the tables as they are, shared or not: their gradient is no larger than they are.
-    place = here[..., :-1] * count + here[..., 1:]
-    if steps.shape[:2] != (1, 1):
-        examples, positions = (torch.arange(n, device=unary.device) * (n > 1) for n in steps.shape[:2])
-        place = place + (examples.view(-1, 1, 1) * steps.shape[1] + positions) * count**2
+    place = gold_steps(here, steps.shape)
     pairs = steps.reshape(-1).index_select(0, place.flatten()).view(place.shape)
     if exists is not None:
         cells = torch.where(exists.unsqueeze(1), cells, 0)
         pairs = torch.where(exists[:, 1:].unsqueeze(1), pairs, 0)
     return cells.sum(-1) + pairs.sum(-1)
+
+
+def chain_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
+    """[B]: the log-probability of labels [B, T] of all cells that exist, -inf where they are forbidden; O(B T C²).
+
+    Differentiable as the log-partition is.  `None` where a cell has no label between 0 and C - 1, or where finding that
+    out would stall a device or cannot be recorded.
+    """
+    scores, exists = potentials.scores, potentials.exists
+    if labels.device.type != "cpu" or torch.compiler.is_compiling() or followed():
+        return None
+    strange = (labels < 0) | (labels >= scores.shape[2])
+    if bool((strange if exists is None else strange & exists).any()):
+        return None
+    if 0 in scores.shape or scores.shape[1] == 1:
+        return difference(chain_score(potentials, labels.unsqueeze(1)).squeeze(1), chain_log_partition(potentials))
+    return log_likelihood(scores, potentials.steps, exists, labels.long())
 
 
 def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
@@ -101,12 +114,12 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
 
 def chain_answers(potentials: Potentials, labels: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Decoded labels [B, k, T] and scores [B, k] as answers: -1 where there is no cell or no answer, with gradients."""
-    found = ~scores.isneginf()
-    if torch.is_grad_enabled() and (potentials.unary.requires_grad or potentials.pair.requires_grad):
-        path = chain_score(potentials, labels).masked_fill(~found, 0)
+    missing = scores.isneginf()
+    if torch.is_grad_enabled() and (potentials.scores.requires_grad or potentials.steps.requires_grad):
+        path = chain_score(potentials, labels).masked_fill(missing, 0)
         scores = scores + (path - path.detach())  # the values stay sorted, the gradients are those of the paths
-    exists = potentials.exists
-    missing = ~found.unsqueeze(-1) if exists is None else ~(found.unsqueeze(-1) & exists.unsqueeze(1))
+    missing, exists = missing.unsqueeze(-1), potentials.exists
+    missing = missing if exists is None else missing | ~exists.unsqueeze(1)
     return labels.masked_fill(missing, ABSENT), scores
 
 

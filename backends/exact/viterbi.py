@@ -1,7 +1,8 @@
 """The best answer of each chain: Viterbi with torch operations, on any device.
 
-Going forward only the maxima are kept.  Which label they came from is asked again on the way back: with many labels by
-one column of a table for each step, with few for all labels and many steps at once.
+Where all steps share a table, both ends of chains, or blocks of long ones, are worked on at once.  This is what serves
+elsewhere: going forward only the maxima are kept.  Which label they came from is asked again on the way back:
+with many labels by one column of a table for each step, with few for all labels and many steps at once.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from energyml.backends.exact.meeting import best_from_both_ends, buffer, may_read_back
+from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
 from energyml.backends.exact.scan import Blocks, cut_maxima
 from energyml.backends.exact.unscaled import cleared
 
 # Up to how many sums for one step the way back takes many steps at once, and how many sums it then holds.
 FEW = 1 << 11
 HELD = 1 << 18
+# Up to how many labels both ends are worked on at once: their two tables must stay in the cache.
+BOTH = 256
 
 
 def viterbi(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -28,14 +33,35 @@ def viterbi(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tenso
     batch, size, labels = scores.shape
     if size == 0:
         return torch.zeros(batch, 0, dtype=torch.long, device=scores.device), scores.sum((1, 2))
+    found = _with_one_table(scores, steps, exists) if size > 1 and batch and steps.shape[1] == 1 else None
+    if found is not None:
+        return found
     cells = cleared(scores, exists)
     if size == 1 or batch == 0:
         best = cells.max(-1)
         return best.indices, best.values[:, 0]
     before, last = _maxima(cells, steps, exists)
     score, label = last.max(-1, keepdim=True)
-    found = _follow if batch * labels * labels <= FEW else _ask
-    return found(before, steps, exists, label), score.squeeze(1)
+    way_back = _follow if batch * labels * labels <= FEW else _ask
+    return way_back(before, steps, exists, label), score.squeeze(1)
+
+
+def _with_one_table(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """The best answer where all steps share a table; `None` where another recursion is faster."""
+    batch, size, labels = scores.shape
+    if steps.shape[0] == 1 and may_read_back(scores):
+        blocks = cut_for_merging(batch, size - 1, labels)
+        found = best_in_blocks(scores, steps, exists, blocks) if blocks.number > 1 else None
+        if found is not None:
+            return found
+    if labels > BOTH or _cut(scores).number > 1:
+        return None
+    return best_from_both_ends(scores, steps, exists)
+
+
+def _cut(scores: Tensor) -> Blocks:
+    batch, size, labels = scores.shape
+    return Blocks(1, size - 1) if torch.compiler.is_compiling() else cut_maxima(batch, size - 1, labels)
 
 
 # ------------------------------------------------------------------------------------------------------------- forward
@@ -44,7 +70,7 @@ def viterbi(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tenso
 def _maxima(cells: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
     """The scores of the best beginnings that end in each label: before each step [T-1, B, C], and at the end [B, C]."""
     batch, size, labels = cells.shape
-    blocks = Blocks(1, size - 1) if torch.compiler.is_compiling() else cut_maxima(batch, size - 1, labels)
+    blocks = _cut(cells)
     number, length = blocks.number, blocks.length
     # [C, K, B] for each step, and tables [C, C, K or 1, B or 1] (earlier, later): the innermost axes are the longest.
     onward = blocks.rows(cells[:, 1:], apart=True).permute(0, 3, 1, 2).contiguous().unbind(0)
@@ -82,7 +108,7 @@ def _borders(first: Tensor, cells: Sequence[Tensor], tables: Sequence[Tensor]) -
 
 def _sweep(ahead: Tensor, cells: Sequence[Tensor], tables: Sequence[Tensor]) -> list[Tensor]:
     """The maxima [C, ...] at the start and after each step."""
-    found, spare = [ahead], _spare(ahead.shape[0], *ahead.shape, like=ahead)
+    found, spare = [ahead], buffer(ahead.shape[0], *ahead.shape, like=ahead)
     for step, cell in enumerate(cells):
         ahead = torch.add(ahead.unsqueeze(1), tables[step], out=spare).amax(0).add_(cell)
         found.append(ahead)
@@ -92,7 +118,7 @@ def _sweep(ahead: Tensor, cells: Sequence[Tensor], tables: Sequence[Tensor]) -> 
 def _sweep_narrow(ahead: Tensor, cells: Sequence[Tensor], tables: Sequence[Tensor]) -> list[Tensor]:
     """The same, with the later label innermost: for fewer chains than labels."""
     labels, *rows = ahead.shape
-    found, spare = [ahead], _spare(labels, *rows, labels, like=ahead)
+    found, spare = [ahead], buffer(labels, *rows, labels, like=ahead)
     table = tables[0].movedim(1, -1).contiguous()
     for step, cell in enumerate(cells):
         if tables[step] is not tables[0]:
@@ -100,13 +126,6 @@ def _sweep_narrow(ahead: Tensor, cells: Sequence[Tensor], tables: Sequence[Tenso
         ahead = torch.add(ahead.unsqueeze(-1), table, out=spare).amax(0).movedim(-1, 0) + cell
         found.append(ahead)
     return found
-
-
-def _spare(*shape: int, like: Tensor) -> Tensor | None:
-    """A buffer that all steps use, where none is recorded."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return None
-    return like.new_empty(shape)
 
 
 # ------------------------------------------------------------------------------------------------------------ way back
@@ -125,7 +144,7 @@ def _follow(before: Tensor, steps: Tensor, exists: Tensor | None, last: Tensor) 
     for start in range(0, length, chunk):
         table = steps[:, start : start + chunk] if steps.shape[1] > 1 else steps
         some = ahead[:, :, start : start + chunk]
-        sums = torch.add(some, table.permute(2, 3, 1, 0), out=_spare(labels, labels, *some.shape[2:], like=before))
+        sums = torch.add(some, table.permute(2, 3, 1, 0), out=buffer(labels, labels, *some.shape[2:], like=before))
         # The first of the largest; `argmax` is not vectorised.
         origins.append(labels - 1 - torch.where(sums == sums.amax(0), down, 0).amax(0))
     origin = torch.cat(origins, 1).long()

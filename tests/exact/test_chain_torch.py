@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 from torch.utils._pytree import tree_leaves
 
-from energyml.backends.exact import scaled
+from energyml.backends.exact import partition, scaled
 from energyml.backends.exact import viterbi as best
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recursion import (
@@ -110,15 +110,17 @@ def answers(potentials: Potentials) -> Iterator[tuple[int, Tensor, Tensor]]:
         yield b, every, total
 
 
-@pytest.fixture(params=["whole", "blocks"])
+@pytest.fixture(params=["whole", "blocks", "paired"])
 def cutting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Chains as a whole, and cut into three blocks wherever there are steps enough."""
+    """Chains as a whole, cut into three blocks wherever there are steps enough, and both directions in one row."""
 
     def cut_always(batch: int, steps: int, *_: Any) -> Blocks:
         return Blocks(3, -(-steps // 3)) if steps >= 3 and request.param == "blocks" else Blocks(1, steps)
 
     monkeypatch.setattr(scaled, "cut", cut_always)
     monkeypatch.setattr(best, "cut_maxima", cut_always)
+    if request.param != "paired":
+        monkeypatch.setattr(partition, "paired", lambda *_: None)
     return str(request.param)
 
 
