@@ -54,10 +54,12 @@ def _devices(missing: list[str]) -> list[str]:
 def _native(missing: list[str]) -> str:
     if "torch" in missing:
         return "unknown: torch is missing"
-    kernels = import_module("energyml.backends.native").kernels
-    if kernels is None:
-        return "not built: the torch recursions serve instead (a C++ compiler at install builds them)"
-    return f"built, {'with' if kernels.has_openmp() else 'without'} OpenMP"
+    native = import_module("energyml.backends.native")
+    lacking = [what for what, one in (("chains", native.kernels), ("graphs", native.graphs)) if one is None]
+    if lacking:
+        which = "" if len(lacking) == 2 else f" for {lacking[0]}"
+        return f"not built{which}: the torch recursions serve instead (a C++ compiler at install builds them)"
+    return f"built, {'with' if native.kernels.has_openmp() else 'without'} OpenMP"
 
 
 def _tables() -> str:

@@ -13,7 +13,9 @@ from energyml.backends.exact.grounding import Sources
 from energyml.backends.exact.plans import Plans
 from energyml.backends.exact.potentials import Layout
 from energyml.backends.exact.trees import TreeSession
+from energyml.backends.native import graphs
 from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 
@@ -25,6 +27,8 @@ class Exact(Backend):
         """Sort the tables of a chain into unaries and pairs; other graphs are planned when they are met."""
         engine = str(self.selection["engine"])
         self.engine, self.kernels = ENGINES[engine], engine != "torch"
+        if engine == "native" and graphs is None and not structure.is_sequence:
+            raise EnergyError("the native kernels are not built; `exact(engine: torch)` gives the same answers")
         self.layout = Layout(graph, terms) if structure.is_sequence else None
         self.plans = Plans(int(self.selection["memory"]))
 

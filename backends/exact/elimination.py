@@ -20,6 +20,7 @@ from energyml.backends.exact.grounding import Group
 from energyml.backends.exact.plans import Plan, Tables
 from energyml.backends.logspace import entropy_terms, logsumexp, softmax
 from energyml.backends.native import graph as native
+from energyml.backends.native import graphs
 
 
 @dataclass(frozen=True)
@@ -400,7 +401,7 @@ def slopes(total: Tensor, leaves: Sequence[Tensor], *, again: bool) -> Sequence[
 def runs_natively(tables: Tables) -> bool:
     """Whether the native kernel can run on these tables."""
     return (
-        native.kernels is not None
+        graphs is not None
         and not torch.compiler.is_compiling()
         and all(
             table.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(table)

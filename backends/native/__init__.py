@@ -5,10 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-kernels: ModuleType | None
-try:
-    kernels = import_module("energyml.backends.native._kernels")
-except ImportError:
-    kernels = None
+
+def _built(name: str) -> ModuleType | None:
+    try:
+        return import_module(f"energyml.backends.native.{name}")
+    except ImportError:
+        return None
+
+
+kernels = _built("_kernels")  # chains
+graphs = _built("_graphs")  # elimination and trees
 
 available = kernels is not None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backends.native.graph import kernels
+from energyml.backends.native import graphs as kernels
 
 # Multiply-adds below which a second thread costs more than it brings.
 WORTH_A_THREAD = 2_000_000

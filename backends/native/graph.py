@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from math import prod
-from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from energyml.backends.native import graphs as kernels
 from energyml.plan.elimination import Program
-
-kernels: ModuleType | None
-try:
-    kernels = import_module("energyml.backends.native._graphs")
-except ImportError:
-    kernels = None
 
 # Entries of all cliques of a batch below which a second thread costs more than it brings.
 WORTH_A_THREAD = 1_000_000

@@ -282,7 +282,7 @@ def made() -> str:
             *(() if machine.get("clock") == "wall" else (FIRST_LOOK,)),
             "### Bars\n\n" + bar_table(all_bars()),
             "### Chains\n\nTimes faster than the nearest peer: medians of alternating pairs with quartiles; **bold** "
-            "below the bar; sizes with * were not tuned on.\n\n" + chain_tables(),
+            "below the bar; sizes with * were not tuned on, but for the torch path.\n\n" + chain_tables(),
             "### The torch path alone\n\n" + torch_table(),
             "### Magnitudes\n\nLargest errors in float32 against float64, over all sizes, full and ragged.\n\n"
             + accuracy_table(),

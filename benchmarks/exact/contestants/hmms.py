@@ -7,6 +7,7 @@ log-partition; the gold labels are subtracted from them as a user would.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -73,22 +74,22 @@ class Pomegranate:
         )
 
 
-class _Hmmlearn:
+class _Hmmlearn(ABC):
     """hmmlearn's C extension, one chain after another, in float64: it has nothing else."""
 
     kind, whole = NATIVE, True
 
+    @abstractmethod
     def forward(self, ones: Any, step: Any, scores: Any) -> tuple[float, Any]:
         """The log-partition of one chain, and what the other passes need."""
-        raise NotImplementedError
 
+    @abstractmethod
     def posterior(self, ones: Any, step: Any, state: Any) -> tuple[Any, Any]:
         """Marginals [T, C] of one chain, and what the pair statistics need."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pair_sum(self, step: Any, state: Any) -> Any:
         """[C, C]: expected counts of pairs."""
-        raise NotImplementedError
 
     def prepare(self, case: Case, task: str) -> Prepared:
         from hmmlearn import _hmmc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -18,24 +19,28 @@ def padded(paths: list[list[int]], length: int) -> Tensor:
     return torch.nn.functional.pad(found, (0, length - found.shape[1]), value=-1)
 
 
-class _Crf:
+class _Crf(ABC):
     """What the two have in common: a module with transitions, and marginals as the gradient of the log-partition."""
 
     kind, whole = AUTOGRAD, True
     transitions: str
     starts: tuple[str, str]
 
+    @abstractmethod
     def module(self, labels: int) -> Any:
-        raise NotImplementedError
+        """See the class."""
 
+    @abstractmethod
     def log_partition(self, crf: Any, unary: Tensor, mask: Tensor) -> Tensor:
-        raise NotImplementedError
+        """See the class."""
 
+    @abstractmethod
     def likelihood(self, crf: Any, unary: Tensor, case: Case) -> Tensor:
-        raise NotImplementedError
+        """See the class."""
 
+    @abstractmethod
     def best(self, crf: Any, case: Case) -> list[list[int]]:
-        raise NotImplementedError
+        """See the class."""
 
     def prepare(self, case: Case, task: str) -> Prepared:
         crf = self.module(case.size[2]).to(case.unary.dtype)
