@@ -1,4 +1,4 @@
-"""Answers from outside: labels and allowed labels, checked against the declarations and put where the batch lives."""
+"""Answers from outside: labels, allowed labels, values of fields; checked, and put where the batch lives."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ class Answers:
 
     def __init__(self, graph: Graph, source: Source) -> None:
         self.graph, self.source = graph, source
-        self.variables = {v.name: v for v in graph.variables.values() if v.readout is None}
-        self.counts = {v.name: len(graph.label_sets[v.type.element].labels or ()) for v in graph.discrete}
+        self.variables = dict(graph.variables)
+        labelled = [v for v in graph.variables.values() if v.kind != "field"]
+        self.counts = {v.name: len(graph.label_sets[v.type.element].labels or ()) for v in labelled}
 
     def fail(self, code: str, span: Span | None, **facts: object) -> DataError:
         """The error for an answer that breaks a declaration."""
         return data_error(self.source, code, span, **facts)
 
     def labels(self, answer: Mapping[str, Tensor], batch: Batch, *, full: bool = False) -> dict[str, Tensor]:
-        """Labels [B, *dims] by variable, -1 where there is no cell or (unless `full`) no label.
+        """Labels [B, *dims] by variable, -1 where there is no cell or (unless `full`) no label; fields as `values`.
 
         On the host each label of an existing cell is checked; on an accelerator that would wait for the device.
         """
@@ -40,7 +41,7 @@ class Answers:
         for name, labels in answer.items():
             declared = self.variable(name)
             if declared.kind == "field":
-                found[name] = labels
+                found[name] = self.values(declared, labels, batch, full=full)
                 continue
             self._shape(declared, labels, batch, ())
             if labels.is_floating_point() or labels.dtype == torch.bool or labels.is_complex():
@@ -51,6 +52,33 @@ class Answers:
             placed = labels.to(device=batch.device, dtype=torch.int64)
             found[name] = placed if cells is None else placed.masked_fill(~cells, -1)
         return found
+
+    def values(self, declared: Variable, values: Tensor, batch: Batch, *, full: bool = False) -> Tensor:
+        """The values [B, *axes] of a field: zero where there is no position, NaN (unless `full`) where unknown."""
+        dims = [axis.extent.name if axis.extent.kind == "dim" else None for axis in declared.type.axes]
+        sizes = [
+            batch.size_of(axis.extent.name) if axis.extent.kind == "dim"
+            else len(self.graph.label_sets[axis.extent.name].labels or ()) if axis.extent.kind == "labels"
+            else axis.extent.offset
+            for axis in declared.type.axes
+        ]  # fmt: skip
+        if not isinstance(values, Tensor):
+            raise self.fail("E0504", declared.span, name=declared.name, found=type(values).__name__, type=declared.type,
+                            help="pass a torch.Tensor")  # fmt: skip
+        if list(values.shape) != [batch.size, *sizes]:
+            raise self.fail("E0503", declared.span, name=declared.name, shape=list(values.shape), type=declared.type,
+                            problem=f"expected {[batch.size, *sizes]}")  # fmt: skip
+        if not values.is_floating_point():
+            raise self.fail("E0504", declared.span, name=declared.name, found="no real numbers", type=declared.type)
+        placed = values.to(device=batch.device, dtype=batch.dtype)
+        cells = batch.cells(declared.name, declared.dims)
+        if cells is not None:
+            shape = [batch.size, *(size if dim else 1 for size, dim in zip(sizes, dims, strict=True))]
+            placed = torch.where(cells.reshape(shape), placed, 0)
+        if full and placed.device.type == "cpu" and bool(placed.isnan().any()):
+            raise self.fail("E0504", declared.span, name=declared.name, found="NaN", type=declared.type,
+                            help="a score needs a value for every cell")  # fmt: skip
+        return placed
 
     def allowed(self, name: str, allowed: Tensor, batch: Batch) -> Tensor:
         """Allowed labels bool [B, *dims, labels] of one variable."""

@@ -12,7 +12,7 @@ from energyml import errors
 from energyml.bind.batch import Along, Batch, Nested
 from energyml.diagnostics import Diagnostic, Report, Source, Span, SpecError, did_you_mean
 from energyml.ir.graph import Graph
-from energyml.model.declared import Input
+from energyml.model.declared import Input, Variable
 from energyml.model.types import REAL, EdgeType
 
 OneLengths: TypeAlias = Tensor | Sequence[Any]
@@ -71,7 +71,7 @@ class BatchMaker:
         self.counts = {name: len(one.labels) for name, one in graph.label_sets.items() if one.labels is not None}
         self.wanted = {name: self._wanted(declared) for name, declared in graph.inputs.items()}
         self.known = {n: d.size for n, d in graph.dims.items() if d.kind in ("fixed", "free") and d.size is not None}
-        over = tuple(dict.fromkeys(dim for variable in graph.discrete for dim in variable.dims))
+        over = tuple(dict.fromkeys(dim for v in (*graph.discrete, *graph.fields) for dim in v.dims))
         self.sequence_dims = tuple(dim for dim in over if graph.dims[dim].kind == "observed")
         self.needed = tuple(dim for dim in over if graph.dims[dim].kind in ("observed", "nested"))
         # Dims whose variables all run along them alone: where all of these are masked, masks tell what is padding.
@@ -172,7 +172,7 @@ class BatchMaker:
         """Check one input and learn sizes from it; axes such as `T-1` wait until all sizes are known."""
         wanted = self.wanted.get(name)
         if wanted is None:
-            known = [*self.graph.inputs, *(v.name for v in self.graph.discrete)]
+            known = [*self.graph.inputs, *self.graph.variables]
             guess = did_you_mean(name, known)
             hint = f"did you mean `{guess}`?" if guess else f"it has: {', '.join(known)}"
             raise self.fail("E0502", None, name=name, help=hint)
@@ -275,7 +275,7 @@ class BatchMaker:
             if one.axis.dim not in sizes and (one.length > 0 or one.axis.dim not in lengths):
                 sizes[one.axis.dim] = one.length - one.axis.offset
         for name, tensor in labels.items():
-            for axis, dim in enumerate(self.graph.variables[name].dims, start=1):
+            for axis, dim in _dim_axes(self.graph.variables[name]):
                 sizes.setdefault(dim, tensor.shape[axis])
         for dim, tensor in lengths.items():
             if dim not in sizes:
@@ -315,15 +315,16 @@ class BatchMaker:
 
     def _masks_by_variable(self, mask: MaskLike) -> dict[str, Tensor]:
         if not isinstance(mask, Mapping):
-            variables = [v for v in self.graph.discrete if v.dims]
+            variables = [v for v in (*self.graph.discrete, *self.graph.fields) if v.dims]
             if len({v.dims for v in variables}) != 1:
                 problem = "the model's variables have different dims, so `mask` must say which"
                 raise self.fail_sizes(None, problem, "pass a dict, as in `mask={'y': m}`")
             mask = {v.name: mask for v in variables}
         for name, tensor in mask.items():
             variable = self.graph.variables.get(name)
-            if variable is None or variable.kind == "field" or variable.readout is not None:
-                raise self.fail_sizes(None, f"`mask` names `{name}`, which is no variable with labels")
+            if variable is None or variable.readout is not None:
+                remedy = f"mask the field `{variable.readout.field}`" if variable and variable.readout else None
+                raise self.fail_sizes(None, f"`mask` names `{name}`, which is no variable of the score", remedy)
             if any(self.graph.dims[dim].kind == "free" for dim in variable.dims):
                 problem = f"`mask` names `{name}`, whose length is part of the answer"
                 raise self.fail_sizes(variable.span, problem)
@@ -343,11 +344,13 @@ class BatchMaker:
 
     def _labelled(self, answer: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The labels that have enough axes to tell sizes; what is wrong with the others is said where they are read."""
-        variables = {v.name: v for v in self.graph.discrete}
+        variables = self.graph.variables
         return {
             name: one
             for name, one in answer.items()
-            if name in variables and isinstance(one, Tensor) and one.dim() > len(variables[name].dims)
+            if name in variables
+            and isinstance(one, Tensor)
+            and one.dim() > max((axis for axis, _ in _dim_axes(variables[name])), default=0)
         }
 
     def _batch_size(
@@ -394,6 +397,12 @@ class BatchMaker:
                 found = f"the position {int(ends[tuple(bad)])} in example {int(bad[0])}"
                 remedy = f"`{dim}` has {size} positions, counted from 0; pad unused rows with -1"
                 raise self._wrong_kind(wanted, found, remedy)
+
+
+def _dim_axes(variable: Variable) -> list[tuple[int, str]]:
+    """The axes of an answer [B, ...] that run along dims."""
+    axes = enumerate(variable.type.axes, start=1)
+    return [(number, axis.extent.name) for number, axis in axes if axis.extent.kind == "dim"]
 
 
 def _extremes(tensor: Tensor) -> tuple[int, int]:

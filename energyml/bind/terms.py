@@ -9,15 +9,17 @@ from collections.abc import Callable
 from typing import cast
 
 from energyml.bind.bound import BoundTerm, Labels
+from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.bind.tables import TableTerm, factor_table, forbidden_table, scheme_table
 from energyml.bind.tensors import Compiler
-from energyml.bind.whole import BlackBoxTerm, LinearTerm, MaskedTerm, QuadraticTerm, StepwiseTerm
+from energyml.bind.whole import BlackBoxTerm, MaskedTerm, StepwiseTerm
 from energyml.ir.graph import (
     BlackBox,
     Forbidden,
     Graph,
     Linear,
     MaskedEnergy,
+    Quadratic,
     SchemeRule,
     Stepwise,
     Table,
@@ -61,7 +63,7 @@ def _linear(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
 
 
 def _quadratic(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
-    return QuadraticTerm(term, graph)
+    return QuadraticTerm(term, graph, cast("Quadratic", term.body), compiler)
 
 
 _BINDERS: dict[str, Callable[[Term, Graph, Compiler], BoundTerm]] = {

@@ -1,4 +1,4 @@
-"""Terms over whole variables: step networks, masked conditionals, black boxes, and the parts of Gaussian fields.
+"""Terms over whole variables: step networks, masked conditionals, black boxes.
 
 Networks that read labels see only the positions that carry a cell; networks that read inputs alone see all that exist.
 """
@@ -16,7 +16,6 @@ from energyml.bind.batch import Along, Batch, repeated
 from energyml.bind.bound import BoundTerm, Labels
 from energyml.bind.places import counted_dims
 from energyml.bind.tensors import Environment, Evaluator, full
-from energyml.diagnostics import EnergyError
 from energyml.ir.graph import BlackBox, Graph, MaskedEnergy, Stepwise, Term
 
 
@@ -128,30 +127,6 @@ class BlackBoxTerm(BoundTerm):
             if several:
                 seen[dim] = torch.stack(several).all(0)
         return replace(batch, tensors={}, seen=seen).repeat(copies)
-
-
-class LinearTerm(BoundTerm):
-    """The linear part of a Gaussian score."""
-
-    def __init__(self, term: Term, graph: Graph, field: str, value: Evaluator) -> None:
-        super().__init__(term, graph)
-        self.field, self.value = field, value
-
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
-        """SCORE: uᵀs for a field value s [B * copies, *axes]."""
-        linear = expanded(full(self.value(env), env.batch.size), copies)
-        return self.scaled(env, (linear * answer[self.field]).flatten(1).sum(1))
-
-
-class QuadraticTerm(BoundTerm):
-    """The quadratic part of a Gaussian score; its couplings stay symbolic for the backend that solves it."""
-
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
-        """SCORE needs the couplings as operators, which the Gaussian backend holds."""
-        raise EnergyError(
-            f"the score of the field term `{self.term.name}` needs the Gaussian backend, "
-            "which this version does not have"
-        )
 
 
 def expanded(tensor: Tensor, copies: int) -> Tensor:

@@ -120,14 +120,21 @@ class Net(Part):
         return self.name.text
 
 
-def potential(name: str, /, *weights: ExpressionLike | Edges) -> Expression:
-    """A table or coupling that is made from weights: `potts`, `lowrank`, `smooth`, `dense`, `sparse`."""
+def potential(name: str, /, *weights: ExpressionLike | Edges, **options: bool) -> Expression:
+    """A table or coupling that is made from weights: `potts`, `lowrank`, `smooth`, `dense`, `sparse`.
+
+    Options are those of its card, as in `em.potential("smooth", w, diagonals=True)`.
+    """
     place = f"`{ident(name, 'the name of a potential').text}`"
     nodes = [
         name_of(weight.name) if isinstance(weight, Edges) else expression_node(weight, f"a weight of {place}")
         for weight in weights
     ]
-    return Expression(common_home(*weights), call(name, nodes))
+    given = [
+        t.Option(NOWHERE, ident(key, f"an option of {place}"), t.Name(NOWHERE, str(value).lower()))
+        for key, value in options.items()
+    ]
+    return Expression(common_home(*weights), call(name, [*nodes, *given]))
 
 
 def potts(weight: ExpressionLike) -> Expression:

@@ -86,7 +86,7 @@ class Linear:
 
     def views(self) -> frozenset[View]:
         """Part of a quadratic form."""
-        return frozenset({View.SCORE, View.QUADRATIC, View.GRAD})
+        return frozenset({View.SCORE, View.QUADRATIC, View.GRAD, View.CONDITIONAL})
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Quadratic:
 
     def views(self) -> frozenset[View]:
         """Part of a quadratic form."""
-        return frozenset({View.SCORE, View.QUADRATIC, View.GRAD})
+        return frozenset({View.SCORE, View.QUADRATIC, View.GRAD, View.CONDITIONAL})
 
 
 @dataclass(frozen=True)

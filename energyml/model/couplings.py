@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 from energyml.cards import registry
 from energyml.diagnostics import join_names
@@ -60,19 +61,42 @@ def _over(dims: tuple[str, ...]) -> str:
 
 
 def _embeddings(context: Context, made: Potential, field: Variable) -> str:
-    """`potts` and `lowrank`: a vector for each position of the field."""
+    """`lowrank`: a vector for each position of the field, or for each of its cells."""
     if _dims(made.type) != field.dims:
         return f"takes a vector for each position over {_over(field.dims)}, found `{made.type}`"
-    return (
-        "" if made.type.number_axes else f"takes vectors, so its weight needs an axis of numbers; found `{made.type}`"
-    )
+    if not made.type.number_axes:
+        return f"takes vectors, so its weight needs an axis of numbers; found `{made.type}`"
+    labels = sorted(str(axis.extent) for axis in made.type.label_axes)
+    if labels and labels != sorted(str(axis.extent) for axis in field.type.label_axes):
+        return f"takes vectors of positions, or of all cells of `{field.name}`, found `{made.type}`"
+    return ""
+
+
+def _positions(context: Context, made: Potential, field: Variable) -> str:
+    """`potts`: a vector for each position of the field, the same for all labels."""
+    if made.type.label_axes:
+        return f"couples labels by vectors of positions, without an axis of labels; found `{made.type}`"
+    return _embeddings(context, made, field)
+
+
+def directions(dims: int, diagonals: bool) -> tuple[tuple[int, ...], ...]:
+    """The steps from a cell of a grid to its neighbours, one of each pair of opposite ones: the axes, then diagonals."""
+    steps = [step for step in product((0, 1, -1), repeat=dims) if next((s for s in step if s), 0) == 1]
+    along = [step for step in reversed(steps) if sum(map(abs, step)) == 1]
+    return (*along, *(step for step in steps if step not in along and diagonals))
 
 
 def _constant_or_local(context: Context, made: Potential, field: Variable) -> str:
-    """`smooth`: one weight, or weights over the positions of the field."""
-    if not made.type.axes or _dims(made.type) == field.dims:
+    """`smooth`: weights for each position, each direction, both or neither."""
+    count = len(directions(len(field.dims), dict(made.options).get("diagonals", False)))
+    numbers = [axis.extent.offset for axis in made.type.number_axes]
+    local = _dims(made.type) in ((), field.dims)
+    if local and not made.type.label_axes and numbers in ([], [count]):
         return ""
-    return f"takes a single number or weights over {_over(field.dims)}, found `{made.type}`"
+    return (
+        f"takes a single number, or weights over {_over(field.dims)} or over an axis of {count} (its directions), "
+        f"or both; found `{made.type}`"
+    )
 
 
 def _matrix(context: Context, made: Potential, field: Variable) -> str:
@@ -97,7 +121,7 @@ def _on_edges(context: Context, made: Potential, field: Variable) -> str:
 
 
 _WEIGHTS: dict[str, Callable[[Context, Potential, Variable], str]] = {
-    "potts": _embeddings,
+    "potts": _positions,
     "lowrank": _embeddings,
     "smooth": _constant_or_local,
     "dense": _matrix,

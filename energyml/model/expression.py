@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from energyml.cards.options import show_free
 from energyml.model.types import REAL, TensorType
 from energyml.syntax import spelling
 
@@ -87,10 +88,11 @@ class Apply(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Potential(Expression):
-    """A table or a coupling built from a weight, such as `potts(w)`."""
+    """A table or a coupling built from a weight, such as `potts(w)`, with the options that were given."""
 
     potential: str
     arguments: tuple[Expression, ...]
+    options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def parts(self) -> tuple[Expression, ...]:
@@ -98,7 +100,8 @@ class Potential(Expression):
         return self.arguments
 
     def __str__(self) -> str:
-        return f"{self.potential}({', '.join(map(str, self.arguments))})"
+        given = [*map(str, self.arguments), *(f"{key}: {show_free(value)}" for key, value in self.options)]
+        return f"{self.potential}({', '.join(given)})"
 
 
 @dataclass(frozen=True, slots=True)

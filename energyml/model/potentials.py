@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from energyml.cards.card import Card
+from energyml.cards.options import Flag, Option
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,16 @@ CARDS: tuple[PotentialCard, ...] = (
         table=True,
         coupling=True,
     ),
-    PotentialCard("potential", "lowrank", "field: A Aᵀ over all cells", coupling=True),
-    PotentialCard("potential", "smooth", "field: grid Laplacian, constant or per-edge weights", coupling=True),
+    PotentialCard(
+        "potential", "lowrank", "field: A Aᵀ over positions, for each label, or over all cells", coupling=True
+    ),
+    PotentialCard(
+        "potential",
+        "smooth",
+        "field: Laplacian of the grid, with one weight, one for each direction, or one for each edge",
+        (Option("diagonals", Flag(), False, "also along diagonals: 8 neighbours in two dims"),),
+        coupling=True,
+    ),
     PotentialCard("potential", "dense", "field: an explicit symmetric matrix", coupling=True),
     PotentialCard("potential", "sparse", "field: weights on the edges of a list", coupling=True, edges=True),
 )

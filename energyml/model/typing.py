@@ -24,6 +24,7 @@ from energyml.model.expression import (
 )
 from energyml.model.names import Declared, kind_word, with_article
 from energyml.model.potentials import PotentialCard
+from energyml.model.selections import options
 from energyml.model.subscripts import Indices, subscripts
 from energyml.model.types import REAL, Axis, EdgeType, TensorType, labels_axis
 from energyml.nets.cards import BadArguments, NetCard
@@ -259,10 +260,13 @@ def _potential(context: Context, node: t.Call, place: Place) -> Expression | Non
     if not place.potentials:
         _no_part(context, node.span, name)
         return None
-    if node.options or len(node.positional) != 1 + card.edges:
+    if len(node.positional) != 1 + card.edges or (node.options and not card.options):
         example = f"{name}(link, w)" if card.edges else f"{name}(w)"
         takes = "a list of edges and a weight" if card.edges else "one weight"
         context.complain("E0227", node.span, name=name, problem=f"takes {takes}", help=f"write `{example}`")
+        return None
+    given = options(context, card, node.options, node.span)
+    if given is None:
         return None
     edges = _edges(context, name, node.positional[0]) if card.edges else None
     if card.edges and edges is None:
@@ -273,7 +277,7 @@ def _potential(context: Context, node: t.Call, place: Place) -> Expression | Non
     if weight.type.element != REAL:
         context.complain("E0225", node.positional[-1].span, value=weight, notes=origin(context, weight))
         return None
-    return Potential(weight.type, name, (edges, weight) if edges else (weight,))
+    return Potential(weight.type, name, (edges, weight) if edges else (weight,), tuple(given.items()))
 
 
 def _edges(context: Context, name: str, node: t.Value) -> Expression | None:

@@ -1,0 +1,134 @@
+"""The distribution of each cell given all others of an answer, from the terms alone: no backend is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from energyml.bind.batch import Batch
+from energyml.bind.bound import BoundTerm
+from energyml.bind.fields import LinearTerm, QuadraticTerm
+from energyml.bind.tables import TableTerm
+from energyml.bind.tensors import Environment
+from energyml.model.declared import Variable
+
+
+def label_conditionals(
+    terms: Sequence[BoundTerm], env: Environment, variable: Variable, answer: Mapping[str, Tensor]
+) -> Tensor:
+    """[B, *dims, labels]: log p(cell | all other cells); -inf where there is no cell.
+
+    Args:
+        terms: all terms of the model.
+        env: the batch.
+        variable: whose cells are looked at.
+        answer: labels [B, *dims] by variable, for every cell; -1 where there is none.
+
+    Cost: a lookup in each table for each label; one score for each label of each cell where a term has no table.
+    """
+    own = [term for term in terms if variable.name in term.term.variables]
+    labels = answer[variable.name]
+    count = own[0].label_count(variable.name) if own else 1
+    scores = torch.zeros(*labels.shape, count, device=env.batch.device, dtype=env.batch.dtype)
+    for term in own:
+        if isinstance(term, TableTerm):
+            scores = scores + _from_table(term, env, variable, answer, count)
+        else:
+            scores = scores + _by_trial(term, env, variable, answer, count)
+    scores = scores.masked_fill((labels < 0).unsqueeze(-1), float("-inf"))
+    total = scores.logsumexp(-1, keepdim=True)
+    possible = ~total.isneginf()
+    return torch.where(possible, scores - torch.where(possible, total, 0), float("-inf"))
+
+
+def _from_table(
+    term: TableTerm, env: Environment, variable: Variable, answer: Mapping[str, Tensor], count: int
+) -> Tensor:
+    """[B, *dims, labels]: for each cell the sum of its factors with each of its labels, the others as they are."""
+    batch = env.batch
+    table, valid = term.table(env), term.valid(batch)
+    flat = table.flatten(1 + term.rank)
+    sizes = table.shape[1 + term.rank :]
+    every = torch.arange(count, device=batch.device)
+    places = [term.cells(batch, number) for number in range(len(term.term.scope))]
+    held = [
+        term.at_cells(batch, number, answer[ref.variable]).clamp(min=0) for number, ref in enumerate(term.term.scope)
+    ]
+    dims = answer[variable.name].shape[1:]
+    total = torch.zeros(batch.size, max(1, dims.numel()) * count, device=batch.device, dtype=batch.dtype)
+    for number, ref in enumerate(term.term.scope):
+        if ref.variable != variable.name:
+            continue
+        twins = [_same(places[number], places[other]) if one.variable == ref.variable else None
+                 for other, one in enumerate(term.term.scope)]  # fmt: skip
+        joint: Tensor | None = None
+        for size, label, twin in zip(sizes, held, twins, strict=True):
+            here = label.unsqueeze(-1) if twin is None else torch.where(twin.unsqueeze(-1), every, label.unsqueeze(-1))
+            joint = here if joint is None else joint * size + here
+        assert joint is not None
+        lead = torch.broadcast_shapes(flat.shape[:-1], joint.shape[:-1], (batch.size, *([1] * term.rank)))
+        value = flat.expand(*lead, -1).gather(-1, joint.expand(*lead, count))
+        counted = valid
+        for twin in twins[:number]:  # a factor that holds a cell twice counts once for it
+            if twin is not None:
+                counted = ~twin if counted is None else counted & ~twin
+        if counted is not None:
+            value = torch.where(counted.unsqueeze(-1), value, 0)
+        at = torch.zeros(lead, dtype=torch.long, device=batch.device)
+        for place, size in zip(places[number], dims, strict=True):
+            at = at * size + place
+        index = (at.unsqueeze(-1) * count + every).reshape(batch.size, -1)
+        total = total.scatter_add(1, index.clamp(max=max(0, total.shape[1] - 1)), value.reshape(batch.size, -1))
+    return total.reshape(batch.size, *dims, count) if dims.numel() else total.new_zeros(batch.size, *dims, count)
+
+
+def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
+    """[B or 1, *domain]: whether two cells of one variable are the same."""
+    if not one:
+        return torch.ones((), dtype=torch.bool)
+    found = one[0] == other[0]
+    for a, b in zip(one[1:], other[1:], strict=True):
+        found = found & (a == b)
+    return found
+
+
+def _by_trial(
+    term: BoundTerm, env: Environment, variable: Variable, answer: Mapping[str, Tensor], count: int
+) -> Tensor:
+    """[B, *dims, labels]: the term's score with each label at each cell, one cell after the other."""
+    labels = answer[variable.name]
+    full = {name: one.repeat_interleave(count, 0) for name, one in answer.items()}
+    flat = full[variable.name].reshape(labels.shape[0] * count, -1)
+    every = torch.arange(count, device=labels.device).repeat(labels.shape[0])
+    columns = []
+    for cell in range(flat.shape[1]):
+        trial = flat.clone()
+        trial[:, cell] = torch.where(flat[:, cell] >= 0, every, flat[:, cell])
+        columns.append(term.score(env, {**full, variable.name: trial.reshape(full[variable.name].shape)}, count))
+    if not columns:
+        return torch.zeros(*labels.shape, count, device=labels.device, dtype=env.batch.dtype)
+    return torch.stack(columns, 1).reshape(labels.shape[0], count, -1).transpose(1, 2).reshape(*labels.shape, count)
+
+
+def field_conditionals(
+    linear: LinearTerm, quadratic: QuadraticTerm, env: Environment, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance [B, *axes] of each cell given all others: one product with the precision matrix.
+
+    Both are zero where there is no position.
+    """
+    batch: Batch = env.batch
+    form = quadratic.form(env)
+    s = quadratic.layout.to_cells(values, batch).reshape(form.sizes)
+    own = form.diagonal_of_all().expand(form.sizes)
+    mean = s + (linear.linear(env).reshape(form.sizes) - form.multiply(s)) / own
+    variance = own.reciprocal()
+    if form.present is not None:
+        mean, variance = (torch.where(form.present.unsqueeze(1), one, 0) for one in (mean, variance))
+    sizes = quadratic.axis_sizes(batch)
+    return quadratic.layout.from_cells(mean, sizes), quadratic.layout.from_cells(variance, sizes)
+
+
+__all__ = ["field_conditionals", "label_conditionals"]
