@@ -32,16 +32,21 @@ class Evidence:
 
     Attributes:
         allowed: by variable: [B, *dims, labels] which labels each cell may take; a variable that is missing is free.
+        observed: by field: values [B, *axes], NaN where a cell is free.
     """
 
     allowed: Mapping[str, Tensor] = field(default_factory=dict)
+    observed: Mapping[str, Tensor] = field(default_factory=dict)
 
     def both(self, other: Evidence) -> Evidence:
         """What two pieces of evidence allow together."""
         merged = dict(self.allowed)
         for name, allowed in other.allowed.items():
             merged[name] = merged[name] & allowed if name in merged else allowed
-        return Evidence(merged)
+        values = dict(self.observed)
+        for name, observed in other.observed.items():
+            values[name] = torch.where(observed.isnan(), values[name], observed) if name in values else observed
+        return Evidence(merged, values)
 
     @staticmethod
     def from_labels(labels: Mapping[str, Tensor], counts: Mapping[str, int]) -> Evidence:
@@ -93,8 +98,11 @@ class Problem:
         }  # fmt: skip
 
     def known(self, answer: Mapping[str, Tensor]) -> Evidence:
-        """The evidence together with the labels [B, *dims] of a full or partial answer; -1 leaves a cell free."""
-        return self.evidence.both(Evidence.from_labels(answer, self.answers.counts))
+        """The evidence together with a full or partial answer: labels [B, *dims] with -1, fields with NaN for free."""
+        labels = {name: one for name, one in answer.items() if name in self.answers.counts}
+        fields = {name: one for name, one in answer.items() if name not in labels}
+        found = Evidence.from_labels(labels, self.answers.counts)
+        return self.evidence.both(Evidence(found.allowed, fields))
 
     def score(self, answer: Mapping[str, Tensor], copies: int = 1) -> Tensor:
         """[B * copies]: the total score of full answers, labels [B * copies, *dims] with -1 where there is no cell.

@@ -186,7 +186,8 @@ class EnergyModel(nn.Module):
             lengths: how many positions exist in each example: [B], or by dim ([B, T] for a dim nested in T).
             mask: which positions carry a cell: bool [B, *dims], or by variable; gaps are allowed.  Without lengths, the
                 positions behind the last cell are padding.
-            evidence: by variable: labels [B, *dims] with -1 for "any", or allowed labels as bool [B, *dims, labels].
+            evidence: by variable: labels [B, *dims] with -1 for "any", or allowed labels as bool [B, *dims, labels]; by
+                field: observed values [B, *axes] with NaN for cells that are not observed.
             **inputs: the declared inputs, [B, *axes]; real ones are converted to the parameters' floating-point type.
 
         Cost: checks and sizes only; a query on the result does the work.
@@ -296,13 +297,16 @@ class EnergyModel(nn.Module):
     def _evidence(self, evidence: Mapping[str, Tensor] | None, batch: Batch) -> Evidence:
         if not evidence:
             return Evidence()
+        known = {v.name for v in (*self.graph.discrete, *self.graph.fields)}
         for name in evidence:
-            if name not in self._answers.counts:
-                raise self._maker.fail("E0502", None, name=name, help="evidence is about outputs and latents")
+            if name not in known:
+                raise self._maker.fail("E0502", None, name=name, help="evidence is about outputs, latents and fields")
         sets = {name: one for name, one in evidence.items() if isinstance(one, Tensor) and one.dtype == torch.bool}
         allowed = {name: self._answers.allowed(name, one, batch) for name, one in sets.items()}
-        labels = self._answers.labels({name: one for name, one in evidence.items() if name not in sets}, batch)
-        return Evidence(allowed).both(Evidence.from_labels(labels, self._answers.counts))
+        found = self._answers.labels({name: one for name, one in evidence.items() if name not in sets}, batch)
+        labels = {name: one for name, one in found.items() if name in self._answers.counts}
+        fields = {name: one for name, one in found.items() if name not in labels}
+        return Evidence(allowed, fields).both(Evidence.from_labels(labels, self._answers.counts))
 
     # ------------------------------------------------------------------------------------------------------------ show
 

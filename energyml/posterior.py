@@ -85,8 +85,14 @@ class Posterior:
                 return self._values[kind, known]
         if kind not in self._verdict.answers:
             self.ask(kind)  # refuses, and says what can be asked
-        value = self._values[kind, tracked] = self._session.ask(_PLAIN[kind]).value
+        value = self._values[kind, tracked] = self._insisted(self._session.ask(_PLAIN[kind]))
         return value
+
+    def _insisted(self, result: Result) -> Any:
+        """The value of an answer that is no failure; on an accelerator, where asking would wait, failures are NaN."""
+        if result.status.is_open and self.problem.env.batch.device.type == "cpu":
+            result.status.insist()
+        return result.value
 
     @property
     def backend(self) -> str:
@@ -101,7 +107,10 @@ class Posterior:
 
     @property
     def marginals(self) -> Mapping[str, Tensor]:
-        """By variable: [B, *dims, labels], the probability of each label at each cell; zero where there is no cell."""
+        """By variable: [B, *dims, labels], the probability of each label at each cell; zero where there is no cell.
+
+        Of a read-out: the softmax of the field's mode, which is no marginal of the Gaussian.
+        """
         value: Mapping[str, Tensor] = self._value("marginals")
         return value
 
@@ -123,29 +132,58 @@ class Posterior:
         value: Tensor = self._value("entropy")
         return value
 
+    @property
+    def mode(self) -> Mapping[str, Tensor]:
+        """By field: [B, *axes], its best value, which is its mean too; zero where there is no cell; differentiable."""
+        value: Mapping[str, Tensor] = self._value("mode")
+        return value
+
+    @property
+    def variance(self) -> Mapping[str, Tensor]:
+        """By field: [B, *axes], the variance of each cell; zero where it is observed or does not exist."""
+        value: Mapping[str, Tensor] = self._value("variance")
+        return value
+
+    def conditionals(self, **answer: Tensor) -> Mapping[str, Any]:
+        """The distribution of each cell given all others of a full answer.
+
+        By variable: log-probabilities [B, *dims, labels]; by field: (mean, variance), each [B, *axes].
+        """
+        value: Mapping[str, Any] = self._insisted(self.ask(Query("conditionals", answer=answer)))
+        return value
+
     def map(self) -> Assignment:
-        """The best answer: labels [B, *dims] and its score [B]; -1 and -inf where every answer is forbidden."""
-        value: Assignment = self.ask("map").value
+        """The best answer: labels [B, *dims] and its score [B]; -1 and -inf where every answer is forbidden.
+
+        Of a field: its read-outs, the labels with the largest values of its mode.
+        """
+        value: Assignment = self._insisted(self.ask("map"))
         return value
 
     def n_best(self, count: int) -> Assignment:
         """The best answers, best first: labels [B, count, *dims] and scores [B, count]; -1 and -inf for none."""
-        value: Assignment = self.ask(Query("n_best", count=count)).value
+        value: Assignment = self._insisted(self.ask(Query("n_best", count=count)))
         return value
 
     def sample(self, count: int = 1, generator: torch.Generator | None = None) -> Assignment:
-        """Draws from p(y | x): labels [count, B, *dims], scores [count, B]; -1 and -inf where there is no answer."""
-        value: Assignment = self.ask(Query("sample", count=count, generator=generator)).value
+        """Draws from p(y | x): labels [count, B, *dims], scores [count, B]; -1 and -inf where there is no answer.
+
+        Draws of a field are in `fields`, [count, B, *axes], and their read-outs in `labels`.
+        """
+        value: Assignment = self._insisted(self.ask(Query("sample", count=count, generator=generator)))
         return value
 
     def log_prob(self, **answer: Tensor) -> Tensor:
-        """[B]: the log-probability of a full answer, or of a partial one with -1 for "any label"."""
-        value: Tensor = self.ask(Query("log_prob", answer=answer)).value
+        """[B]: the log-probability of a full answer, or of a partial one with -1 for "any label".
+
+        Of fields: the log-density of values [B, *axes], NaN for cells that are integrated out.
+        """
+        value: Tensor = self._insisted(self.ask(Query("log_prob", answer=answer)))
         return value
 
     def max_with_cost(self, **cost: Tensor) -> Assignment:
         """The best of score plus cost; costs are [B, *dims, labels] by variable, and the score includes them."""
-        value: Assignment = self.ask(Query("max_with_cost", cost=cost)).value
+        value: Assignment = self._insisted(self.ask(Query("max_with_cost", cost=cost)))
         return value
 
     def expectation(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -154,7 +192,7 @@ class Posterior:
         Args:
             values: by variable [B or 1, *dims, labels], by term [B or 1, *domain, *labels]; size 1 where shared.
         """
-        value: Tensor = self.ask(Query("expectation", values=values)).value
+        value: Tensor = self._insisted(self.ask(Query("expectation", values=values)))
         return value
 
     def cross_entropy(self, other: Posterior) -> Tensor:
@@ -162,17 +200,17 @@ class Posterior:
 
         The two models may have different terms; their variables, label sets and sizes must agree.
         """
-        value: Tensor = self.ask(Query("cross_entropy", other=other)).value
+        value: Tensor = self._insisted(self.ask(Query("cross_entropy", other=other)))
         return value
 
     def kl(self, other: Posterior) -> Tensor:
         """[B]: the divergence KL(p, q) of a second model q of the same cells from this one, in nats."""
-        value: Tensor = self.ask(Query("kl", other=other)).value
+        value: Tensor = self._insisted(self.ask(Query("kl", other=other)))
         return value
 
     def __repr__(self) -> str:
         batch = self.problem.env.batch
-        cells = ", ".join(f"{v.name} : {v.type}" for v in self.problem.graph.discrete)
+        cells = ", ".join(f"{v.name} : {v.type}" for v in (*self.problem.graph.discrete, *self.problem.graph.fields))
         return f"Posterior({cells}; {batch.size} examples, by {self._verdict.selection})"
 
     def _repr_html_(self) -> str:

@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
+from energyml.diagnostics import EnergyError
 from energyml.queries import Quality
 
 ABSENT = -1
 
 
-@dataclass(frozen=True)
-class Status:
-    """How a computation ended; a failing status names likely causes and remedies."""
+class Failed(EnergyError):
+    """An answer that would be useless; the message names causes and remedies."""
 
-    ok: bool = True
-    message: str = "ok"
+
+class Status:
+    """How a computation ended; a failing status names likely causes and remedies.
+
+    Args:
+        check: finds out what is wrong: (whether the answer is useless, message), or `None` when all is well.  It may
+            wait for a device, so it is called when somebody asks.
+    """
+
+    def __init__(self, check: Callable[[], tuple[bool, str] | None] | None = None) -> None:
+        self._check = check
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something could be wrong at all."""
+        return self._check is not None
+
+    @cached_property
+    def _found(self) -> tuple[bool, str] | None:
+        return None if self._check is None else self._check()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+        return self._found is None
+
+    @property
+    def message(self) -> str:
+        """What is wrong, with likely causes and remedies; `ok` when nothing is."""
+        return "ok" if self._found is None else self._found[1]
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether the answer means nothing."""
+        return self._found is not None and self._found[0]
+
+    def insist(self) -> None:
+        """Raise `Failed` where the answer is useless; warn where it is only less exact than it was asked to be."""
+        if self._found is None:
+            return
+        if self._found[0]:
+            raise Failed(self._found[1])
+        warnings.warn(self._found[1], stacklevel=4)
 
 
 @dataclass(frozen=True)
@@ -35,7 +78,7 @@ class Result:
     value: Any
     quality: Quality = Quality.EXACT
     status: Status = field(default_factory=Status)
-    statistics: Mapping[str, float] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,15 +90,17 @@ class Assignment:
             cell.
         score: the scores, with the same leading axes.
         names: the labels' names, by variable.
+        fields: the values of fields: [..., B, *axes].
     """
 
     labels: Mapping[str, Tensor]
     score: Tensor
     names: Mapping[str, tuple[str, ...]]
+    fields: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __getitem__(self, variable: str) -> Tensor:
-        """The labels of one variable."""
-        return self.labels[variable]
+        """The labels of one variable, or the values of a field."""
+        return self.fields[variable] if variable in self.fields else self.labels[variable]
 
     def decode(self, variable: str | None = None) -> Any:
         """Label names as nested lists; along the last axis absent cells are left out.
@@ -69,7 +114,7 @@ class Assignment:
         return _named(labels.tolist(), self.names[name], labels.dim() > self.score.dim())
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name}: {list(labels.shape)}" for name, labels in self.labels.items())
+        shapes = ", ".join(f"{name}: {list(one.shape)}" for name, one in (*self.labels.items(), *self.fields.items()))
         return f"Assignment({shapes}; score: {list(self.score.shape)})"
 
 

@@ -17,7 +17,7 @@ from energyml.energy_model import EnergyModel
 from energyml.model.declared import Input
 from energyml.model.types import REAL, Axis, EdgeType
 from energyml.queries import QUERIES
-from energyml.result import Assignment
+from energyml.result import Assignment, Failed, Result
 
 DEFAULT_SIZE = 4
 STAND_IN_LABELS = 4
@@ -178,15 +178,25 @@ def _numbered(values: Any, known: Mapping[str, int], where: str, labels: str) ->
     return values
 
 
-def _plain(result: Any) -> dict[str, Any]:
+def _plain(result: Result) -> dict[str, Any]:
+    """An answer as plain data; one that is useless raises, and says why."""
     value = result.value
     if isinstance(value, Assignment):
         shown: Any = {"labels": {name: value.decode(name) for name in value.labels}, "score": _numbers(value.score)}
+        if value.fields:
+            shown["fields"] = {name: _numbers(one) for name, one in value.fields.items()}
     elif isinstance(value, Mapping):
         shown = {name: _numbers(one) for name, one in value.items()}
     else:
         shown = _numbers(value)
-    return {"value": shown, "quality": result.quality.value}
+    found = {"value": shown, "quality": result.quality.value}
+    if "error" in result.statistics:
+        found["error"] = _numbers(result.statistics["error"])
+    if not result.status.ok:
+        if result.status.is_useless:
+            raise Failed(result.status.message)
+        found["warning"] = result.status.message
+    return found
 
 
 def _numbers(tensor: Tensor) -> Any:
@@ -201,6 +211,10 @@ def show_answers(answers: Mapping[str, Any]) -> str:
         for query, answer in found.items():
             lines.append(f"  {query} ({answer['quality']})")
             lines += [f"    {line}" for line in _shown(answer["value"])]
+            if "error" in answer:
+                lines += [f"    standard error: {line}" for line in _shown(answer["error"])]
+            if "warning" in answer:
+                lines.append(f"    warning: {answer['warning']}")
     return "\n".join(lines)
 
 

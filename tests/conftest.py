@@ -6,7 +6,10 @@ new ones.
 
 import os
 
-from hypothesis import HealthCheck, settings
+# Tests run side by side, one for each core; threads inside them would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 FUZZ = os.environ.get("ENERGYML_FUZZ")
 

@@ -13,6 +13,9 @@ from energyml.backends.exact.grounding import Sources
 from energyml.backends.exact.plans import Plans
 from energyml.backends.exact.potentials import Layout
 from energyml.backends.exact.trees import TreeSession
+from energyml.backends.gaussian.iterative import Settings
+from energyml.backends.gaussian.methods import Policy
+from energyml.backends.gaussian.session import FieldSession
 from energyml.backends.native import graphs
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.diagnostics import EnergyError
@@ -21,7 +24,7 @@ from energyml.plan.structure import Structure
 
 
 class Exact(Backend):
-    """Exact answers: first-order chains by their own kernels, every other graph by elimination."""
+    """Exact answers: first-order chains by their own kernels, other graphs by elimination, fields by direct methods."""
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the tables of a chain into unaries and pairs; other graphs are planned when they are met."""
@@ -31,9 +34,15 @@ class Exact(Backend):
             raise EnergyError("the native kernels are not built; `exact(engine: torch)` gives the same answers")
         self.layout = Layout(graph, terms) if structure.is_sequence else None
         self.plans = Plans(int(self.selection["memory"]))
+        self.policy = None
+        if structure.has_field:
+            budget = float(self.selection["memory"]) * (1 << 20)
+            self.policy = Policy(iterative=False, budget=budget, settings=Settings(native=engine != "torch"))
 
     def open(self, problem: Problem) -> Session:
         """Sessions compute when a query asks; only run-time trees are rooted here."""
+        if self.policy is not None:
+            return FieldSession(problem, self.policy)
         if self.layout is not None:
             return ChainSession(problem, self.layout, self.engine)
         batch = problem.env.batch

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from energyml.backends.gaussian.card import FIELD_ANSWERS
 from energyml.cards.card import Selection
 from energyml.cards.options import Option, Whole, Word
 from energyml.plan.backend_card import BackendCard, Refusal
 from energyml.plan.cost import Cost, product
 from energyml.plan.elimination import Program, TooWide, human_bytes
-from energyml.plan.structure import Shape, Structure
+from energyml.plan.fields import choose
+from energyml.plan.structure import USUAL, Shape, Structure
 from energyml.queries import LABEL_QUERIES, Quality, View
 
 MEGABYTES = 2048
 
 
 def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
+    if structure.has_field:
+        engine = selection["engine"]
+        return Refusal(f"engine `{engine}` serves chains", "leave out `engine`") if engine == "torch_struct" else None
     if structure.free:
         return Refusal(
             "the length is part of the answer", "a beam searches over lengths; `enumerate` is exact for small examples"
@@ -29,6 +34,13 @@ def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
 
 
 def _cost(structure: Structure) -> Cost | None:
+    if structure.has_field:
+        chosen = [choose(facts, USUAL) for facts in structure.fields]
+        operations = [one.operations for one in chosen if one is not None and one.operations is not None]
+        if len(operations) != len(chosen):
+            return None
+        memory = sum(one.memory or 0.0 for one in chosen if one is not None)
+        return Cost(product(sum(operations), {"B": 1}), product(memory, {"B": 1}))
     if structure.is_sequence or structure.shape is Shape.CHAIN:
         dim, labels, order = structure.dim or "T", f"|{structure.cells[0][2]}|", max(1, structure.order)
         return Cost(product(1, {"B": 1, dim: 1, labels: order + 1}), product(8, {"B": 1, dim: 1, labels: order}))
@@ -41,6 +53,8 @@ def _cost(structure: Structure) -> Cost | None:
 
 
 def _method(structure: Structure, selection: Selection) -> str:
+    if structure.has_field:
+        return _field_methods(structure, float(selection["memory"]) * (1 << 20))
     engine = selection["engine"]
     by = "native kernels on the CPU, torch elsewhere" if engine == "auto" else f"engine `{engine}`"
     if structure.is_sequence:
@@ -57,6 +71,19 @@ def _method(structure: Structure, selection: Selection) -> str:
     )
 
 
+def _field_methods(structure: Structure, budget: float) -> str:
+    parts = []
+    for facts in structure.fields:
+        best, other = choose(facts, budget), choose(facts, budget, "determinant")
+        line = f"{facts.name}: {best.describe()}" if best is not None else facts.name
+        if other is None:
+            line += "; no exact determinants and variances within `memory`"
+        elif best is not None and other.method != best.method:
+            line += f"; determinants and variances by {other.describe()}"
+        parts.append(line)
+    return "; ".join(parts)
+
+
 CARDS = (
     BackendCard(
         "backend",
@@ -71,6 +98,7 @@ CARDS = (
         "Lafferty et al. 2001; Dechter 1999 (bucket elimination); Rush 2020 (torch-struct)",
         view=View.TABLE,
         answers=dict.fromkeys(LABEL_QUERIES, Quality.EXACT),
+        field_answers=FIELD_ANSWERS,
         refuses=_refuses,
         cost=_cost,
         method=_method,

@@ -1,35 +1,69 @@
-"""The card of the solver for Gaussian fields."""
+"""The card of `cg`, and what is answered about fields."""
 
 from __future__ import annotations
 
+from energyml.cards.card import Selection
 from energyml.cards.options import Option, Real, Whole, Word
 from energyml.plan.backend_card import BackendCard
-from energyml.plan.cost import Cost, Formula
-from energyml.plan.structure import Structure
+from energyml.plan.cost import Cost, product
+from energyml.plan.fields import conjugate_gradients, direct
+from energyml.plan.structure import USUAL, Structure
 from energyml.queries import Quality, View
 
+# What `exact` answers about fields: `mode` to the tolerance of a solve where no direct method is cheaper.
+FIELD_ANSWERS = {
+    "mode": Quality.EXACT, "map": Quality.READOUT, "marginals": Quality.READOUT, "variance": Quality.EXACT,
+    "log_partition": Quality.EXACT, "entropy": Quality.EXACT, "log_prob": Quality.EXACT, "sample": Quality.EXACT,
+    "conditionals": Quality.EXACT,
+}  # fmt: skip
+_ESTIMATED = dict.fromkeys(("variance", "log_partition", "entropy", "log_prob"), Quality.ESTIMATE)
 
-def _cost(structure: Structure) -> Cost:
-    work = Formula("B * iterations * cells", lambda sizes: sizes["B"] * sizes["iterations"] * sizes["cells"])
-    return Cost(work, Formula("48 * B * cells", lambda sizes: 48 * sizes["B"] * sizes["cells"]))
+
+def _cost(structure: Structure) -> Cost | None:
+    made = [conjugate_gradients(facts) for facts in structure.fields]
+    if any(one.operations is None for one in made):
+        return None
+    operations = sum(one.operations or 0.0 for one in made)
+    return Cost(product(operations, {"B": 1}), product(sum(one.memory or 0.0 for one in made), {"B": 1}))
+
+
+def _method(structure: Structure, selection: Selection) -> str:
+    parts = []
+    for facts in structure.fields:
+        line = f"{facts.name}: conjugate gradients to a relative residual of {selection['tol']:g}, as asked"
+        other = direct(facts, USUAL)
+        if other is not None:
+            line += f"; `exact` would take {other.describe()}"
+        parts.append(line)
+    return "; ".join(parts)
 
 
 CARDS = (
     BackendCard(
         "backend",
         "cg",
-        "conjugate gradients for a Gaussian field",
+        "conjugate gradients for Gaussian fields",
         (
             Option("tol", Real(0, open_low=True), 1e-6, "relative residual"),
-            Option("iterations", Whole(), 200, "most iterations"),
-            Option("preconditioner", Word(("none", "jacobi", "lowrank")), "jacobi", "preconditioner"),
+            Option("gradient_tol", Real(0, open_low=True), None, "that of gradients; `tol` when left out"),
+            Option("iterations", Whole(), 1000, "most iterations"),
+            Option(
+                "preconditioner",
+                Word(("auto", "none", "jacobi", "lowrank", "transform")),
+                "auto",
+                "`lowrank` where there are vectors, else `jacobi`",
+            ),
+            Option("probes", Whole(), 16, "random fields behind estimates"),
+            Option("seed", Whole(0), 0, "seed of these"),
+            Option("engine", Word(("auto", "torch")), "auto", "whether compiled stencils may serve grids"),
         ),
         0,
-        source="Shevchenko & Osokin 2019, eq. 12 and 15",
+        "energyml.backends.gaussian.backend:ConjugateGradients",
+        source="Shevchenko & Osokin 2019, eq. 12 and 15; Ubaru, Chen & Saad 2017 (determinants)",
         view=View.QUADRATIC,
-        answers={"mode": Quality.EXACT, "marginals": Quality.READOUT, "map": Quality.READOUT, "sample": Quality.EXACT,
-                 "log_partition": Quality.ESTIMATE, "variance": Quality.ESTIMATE},
+        field_answers=FIELD_ANSWERS | _ESTIMATED,
         cost=_cost,
+        method=_method,
         preference=15,
     ),
-)  # fmt: skip
+)

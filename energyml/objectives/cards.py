@@ -85,7 +85,14 @@ CARDS: tuple[Card, ...] = (
         implementation="energyml.objectives.ssvm:ssvm",
     ),
     _objective("softmax_margin", "log-likelihood with cost-augmented scores", ("log_partition",), _COST),
-    _objective("pseudo_likelihood", "each cell given all others", (), view=View.CONDITIONAL),
+    _objective(
+        "pseudo_likelihood",
+        "each cell given all others",
+        (),
+        source="Besag 1975",
+        implementation="energyml.objectives.pseudo_likelihood:pseudo_likelihood",
+        view=View.CONDITIONAL,
+    ),
     _objective("teacher_forcing", "log-likelihood of a locally normalised sequence score", (), view=View.STEP),
     _objective(
         "self_normalized",

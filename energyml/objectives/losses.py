@@ -11,8 +11,8 @@ REDUCTIONS = ("example", "cell", "sum", "none")
 
 
 def labelled_cells(answer: Mapping[str, Tensor]) -> Tensor:
-    """[B]: how many cells have a label, over all variables; answers are [B, *dims] with -1 for no label."""
-    known = [one >= 0 for one in answer.values()]
+    """[B]: how many cells have a label or a value, over all variables; -1 and NaN mark those that have none."""
+    known = [~one.isnan() if one.is_floating_point() else one >= 0 for one in answer.values()]
     return torch.stack([one.flatten(1).sum(1) if one.dim() > 1 else one.long() for one in known]).sum(0)
 
 

@@ -34,6 +34,7 @@ class BackendCard(Card):
     Attributes:
         view: what it needs from every term.
         answers: the queries it answers, each with the quality of the answer.
+        field_answers: the same for models of fields, which it then wants as quadratic forms; none when empty.
         refuses: what it asks of the structure, given its options.
         cost: the cost of one log-partition or its nearest relative.
         method: how it would work on the model, in one line.
@@ -43,8 +44,15 @@ class BackendCard(Card):
 
     view: View = View.SCORE
     answers: Mapping[str, Quality] = field(default_factory=dict)
+    field_answers: Mapping[str, Quality] = field(default_factory=dict)
     refuses: Callable[[Structure, Selection], Refusal | None] = never_refuses
     cost: Callable[[Structure], Cost | None] = lambda structure: None
     method: Callable[[Structure, Selection], str | None] = lambda structure, selection: None
     needs_fitting: bool = False
     preference: int = 100
+
+    def serving(self, structure: Structure) -> tuple[View, Mapping[str, Quality]]:
+        """The view that it needs for a model, and what it then answers."""
+        if structure.has_field and self.field_answers:
+            return View.QUADRATIC, self.field_answers
+        return self.view, self.answers

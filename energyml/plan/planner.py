@@ -62,15 +62,16 @@ def judge(selection: Selection, structure: Structure) -> Verdict:
     refusal = _view_refusal(card, structure) or card.refuses(structure, selection)
     if refusal is not None:
         return Verdict(selection, refusal, implemented)
-    return Verdict(selection, None, implemented, card.answers, card.cost(structure))
+    return Verdict(selection, None, implemented, card.serving(structure)[1], card.cost(structure))
 
 
 def _view_refusal(card: BackendCard, structure: Structure) -> Refusal | None:
-    if card.view in structure.views:
+    view = card.serving(structure)[0]
+    if view in structure.views:
         return None
-    term = structure.lacking.get(card.view, "?")
-    reason = f"it needs {card.view.value} from every term, and `{term}` has none"
-    if card.view is View.QUADRATIC:
+    term = structure.lacking.get(view, "?")
+    reason = f"it needs {view.value} from every term, and `{term}` has none"
+    if view is View.QUADRATIC:
         return Refusal(reason, "use it for fields; `exact` or `enumerate` serve labels")
     return Refusal(reason, "`enumerate` serves any small model" if not structure.has_field else "`cg` serves fields")
 

@@ -9,10 +9,12 @@ from enum import Enum
 from functools import cached_property
 
 from energyml.diagnostics import EnergyError
+from energyml.ir.fields import coupled_fields
 from energyml.ir.graph import Edges, Graph, Range, Term
 from energyml.ir.ground import GroundGraph, Instance, ground
 from energyml.plan.cost import Sizes
 from energyml.plan.elimination import Program, TooWide, make_program
+from energyml.plan.fields import FieldFacts, facts_of
 from energyml.plan.width import is_forest
 from energyml.queries import View
 
@@ -104,6 +106,7 @@ class Structure:
         local: whether the whole score is one locally normalised sequence, so that Z = 1.
         sizes: known sizes by symbol: dims, and label sets as `|Letter|`.
         cells: for each discrete variable its name, its dims and its label set, for formulas of cost.
+        fields: what is known about the couplings of each Gaussian field.
     """
 
     shape: Shape
@@ -118,6 +121,7 @@ class Structure:
     local: bool = False
     sizes: Sizes = field(default_factory=dict)
     cells: tuple[tuple[str, tuple[str, ...], str], ...] = ()
+    fields: tuple[FieldFacts, ...] = ()
 
     @property
     def is_sequence(self) -> bool:
@@ -165,6 +169,7 @@ class Structure:
             elif self.shape is Shape.GRID:
                 lines.append(f"induced width: min({', '.join(self.cells[0][1])})")
         lines += [f"has {_FAMILY_LINES[family]}" for family in self.families if family in _FAMILY_LINES]
+        lines += [f"couplings of {facts.name}: {facts.describe()}" for facts in self.fields]
         if self.local:
             lines.append("locally normalised as a whole: Z = 1")
         if self.latent:
@@ -203,6 +208,7 @@ def recognise(graph: Graph, instance: Instance | None = None) -> Structure:
     lacking = {view: next(t.name for t in graph.terms if view not in t.views) for view in View if view not in views}
     shape, order, dim = _shape(graph, tables)
     lone = graph.terms[0] if len(graph.terms) == 1 else None
+    sizes = _known_sizes(graph, instance)
     made = Structure(
         shape=shape,
         order=order,
@@ -213,8 +219,9 @@ def recognise(graph: Graph, instance: Instance | None = None) -> Structure:
         latent=tuple(v.name for v in graph.variables.values() if v.kind == "latent"),
         free=tuple(d.name for d in graph.dims.values() if d.kind == "free"),
         local=lone is not None and getattr(lone.body, "normalize", "") == "local",
-        sizes=_known_sizes(graph, instance),
+        sizes=sizes,
         cells=tuple((v.name, v.dims, v.type.element) for v in graph.discrete),
+        fields=tuple(facts_of(coupled, sizes) for coupled in coupled_fields(graph)),
     )
     if instance is None and all(graph.dims[d].kind == "fixed" for v in graph.discrete for d in v.dims):
         instance = Instance({})

@@ -1,0 +1,111 @@
+"""A field given observed cells: the system of the free ones (Rue & Held 2005, section 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energyml.backend import QueryRefused
+from energyml.backends.gaussian.dense import written_out
+from energyml.bind.quadratic import QuadraticForm, Sizes
+
+# Evidence about single channels of a position mixes with their couplings; it is served by writing the matrix out.
+LARGEST_MIXED = 4096
+
+
+@dataclass
+class Conditioned:
+    """score = constant + rhsᵀ s - 1/2 sᵀ Q s over the free cells s.
+
+    Attributes:
+        form: Q, with rows of the identity where a position is observed or does not exist.
+        rhs: [B, M, N], zero there.
+        constant: [B], the score of what is observed.
+        observed: [B, M, N], the observed values, zero elsewhere.
+        count: [B], how many cells are free.
+        shape: the sizes of the field; those of the form may be others.
+    """
+
+    form: QuadraticForm
+    rhs: Tensor
+    constant: Tensor
+    observed: Tensor
+    count: Tensor
+    shape: Sizes
+    _cache: dict[tuple[str, bool], Any] = field(default_factory=dict, repr=False)
+
+    def remembered(self, name: str, make: Callable[[], Any]) -> Any:
+        """What is computed once; what was computed without gradients serves only without them."""
+        tracked = torch.is_grad_enabled()
+        for known in (True,) if tracked else (True, False):
+            if (name, known) in self._cache:
+                return self._cache[name, known]
+        self._cache[name, tracked] = found = make()
+        return found
+
+    @property
+    def has_free(self) -> bool:
+        """Whether any cell is free; on an accelerator, whether any could be."""
+        return self.rhs.device.type != "cpu" or bool((self.count > 0).any())
+
+    def inside(self, cells: Tensor) -> Tensor:
+        """Values [..., B, M, N], zero where a cell is not free."""
+        return cells if self.form.present is None else torch.where(self.form.present.unsqueeze(1), cells, 0)
+
+
+def condition(form: QuadraticForm, linear: Tensor, observed: Tensor | None) -> Conditioned:
+    """The system of the cells that are not observed; costs one product with the matrix where some are.
+
+    Args:
+        form: the precision matrix of all cells.
+        linear: [B, M, N].
+        observed: [B, M, N] with NaN for free cells; nothing is observed when `None`.
+    """
+    if observed is None:
+        cells = linear.new_full((form.sizes.batch,), form.sizes.positions)
+        if form.present is not None:
+            cells = form.present.sum(1).to(linear.dtype)
+        zero = linear.new_zeros(1, 1, 1)
+        return Conditioned(
+            form, linear, linear.new_zeros(form.sizes.batch), zero, cells * form.sizes.channels, form.sizes
+        )
+    free = observed.isnan()
+    if form.sizes.channels > 1 and observed.device.type == "cpu" and bool((free != free[:, :1]).any()):
+        form, linear, observed, free = _by_cell(form, linear, observed, free)
+    values = torch.where(free, 0, observed)
+    if form.present is not None:
+        values = torch.where(form.present.unsqueeze(1), values, 0)
+    product = form.multiply(values)
+    constant = (values * (linear - 0.5 * product)).sum((1, 2))
+    inner = form.given(free[:, 0])
+    rhs = torch.where(inner.present.unsqueeze(1), linear - product, 0)  # type: ignore[union-attr]
+    count = inner.present.sum(1).to(linear.dtype) * form.sizes.channels  # type: ignore[union-attr]
+    return Conditioned(inner, rhs, constant, values, count, form.sizes)
+
+
+def _by_cell(
+    form: QuadraticForm, linear: Tensor, observed: Tensor, free: Tensor
+) -> tuple[QuadraticForm, Tensor, Tensor, Tensor]:
+    """The same field with one channel and a position for each cell."""
+    cells = form.sizes.channels * form.sizes.positions
+    if cells > LARGEST_MIXED:
+        raise QueryRefused(
+            f"evidence about some channels of a position needs the matrix of all {cells} cells, and "
+            f"{LARGEST_MIXED} is the most; observe all channels of a position, or none"
+        )
+    sizes = Sizes(form.sizes.batch, 1, cells)
+    ridge = form.ridge.expand(form.sizes.batch)
+    dense = written_out(form) - torch.diag_embed(ridge.unsqueeze(1).expand(-1, cells))
+    present = None
+    if form.present is not None:
+        present = form.present.unsqueeze(1).expand(-1, form.sizes.channels, -1).flatten(1)
+        dense = torch.where(present.unsqueeze(1) & present.unsqueeze(2), dense, 0)
+    made = QuadraticForm(sizes, ridge, present, dense=dense)
+    return made, linear.reshape(sizes), observed.reshape(sizes), free.reshape(sizes)
+
+
+__all__ = ["Conditioned", "condition"]

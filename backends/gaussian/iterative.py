@@ -1,0 +1,250 @@
+"""Conjugate gradients as a method: solves to a tolerance, estimates by random probes, draws by perturbation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from energyml.backends import native
+from energyml.backends.gaussian.cg import Trace, conjugate_gradients
+from energyml.backends.gaussian.perturb import Perturbation
+from energyml.backends.gaussian.preconditioners import preconditioner
+from energyml.backends.gaussian.solver import Normal, Outcome, Solver
+from energyml.bind.quadratic import QuadraticForm
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of `cg`.
+
+    Attributes:
+        tol: relative residual.
+        gradient_tol: that of the solves behind gradients; `tol` when `None`.
+        iterations: most iterations of a solve.
+        preconditioner: `auto`, `none`, `jacobi`, `lowrank` or `transform`.
+        probes: random vectors and draws behind estimates.
+        seed: of the random vectors behind determinants and variances.
+        native: whether grids may be solved by the compiled stencil.
+    """
+
+    tol: float = 1e-6
+    gradient_tol: float | None = None
+    iterations: int = 1000
+    preconditioner: str = "auto"
+    probes: int = 16
+    seed: int = 0
+    native: bool = True
+
+
+class Iterative(Solver):
+    """Conjugate gradients with a preconditioner; memory of a few fields."""
+
+    method = "cg"
+
+    def __init__(self, form: QuadraticForm, settings: Settings) -> None:
+        super().__init__(form.detached())
+        self.attached = form
+        self.settings = settings
+        self.gradient_tol = settings.gradient_tol
+        self._last: Outcome | None = None
+        self._made: tuple[str, Callable[[Tensor], Tensor] | None] | None = None
+        self._perturbation: Perturbation | None = None
+        self.start: Tensor | None = None
+
+    @property
+    def definite(self) -> Tensor:
+        """Whether no direction of negative curvature was met so far."""
+        if self._last is None:
+            return torch.ones(self.form.sizes.batch, dtype=torch.bool, device=self.form.ridge.device)
+        return self._last.definite
+
+    @property
+    def _precondition(self) -> tuple[str, Callable[[Tensor], Tensor] | None]:
+        if self._made is None:
+            with torch.no_grad():
+                self._made = preconditioner(self.settings.preconditioner, self.form)
+        return self._made
+
+    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
+        """Iterates until the relative residual is below the tolerance; starts from `start`, where it is set."""
+        wanted = tol or self.settings.tol
+        with torch.no_grad():
+            found = self._compiled(rhs, wanted) if self._is_compiled(rhs) else self._plain(rhs, wanted)
+        x, iterations, residual, negative = found
+        self._last = Outcome(~negative & self._sound(), residual <= wanted * 1.01, residual, iterations)
+        return x, self._last
+
+    def _sound(self) -> Tensor:
+        """[B]: whether the diagonal at least is positive."""
+        own = self.form.own()
+        return (own > 0).all(2).all(1).expand(self.form.sizes.batch)
+
+    def _plain(self, rhs: Tensor, tol: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        found = conjugate_gradients(
+            self.form.multiply,
+            rhs,
+            self._precondition[1],
+            tol=tol,
+            iterations=self.settings.iterations,
+            start=self.start,
+        )
+        return found.x, found.iterations, found.residual, found.negative
+
+    def _is_compiled(self, rhs: Tensor) -> bool:
+        form = self.form
+        return (
+            self.settings.native
+            and form.stencil is not None
+            and 0 < len(form.stencil.shape) <= 3
+            and not form.vectors
+            and form.links is None
+            and form.dense is None
+            and rhs.device.type == "cpu"
+            and rhs.dtype in (torch.float32, torch.float64)
+            and self.settings.preconditioner in ("auto", "jacobi", "none")
+            and native.fields is not None
+        )
+
+    def _compiled(self, rhs: Tensor, tol: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        from energyml.backends.native import stencil as kernel
+
+        grid = self.form.stencil
+        assert grid is not None
+        lead = 3 - len(grid.shape)
+        found = kernel.solve(
+            rhs,
+            self.form.own(),
+            grid.weights,
+            tuple((0,) * lead + offset for offset in grid.offsets),  # type: ignore[misc]
+            (1,) * lead + grid.shape,  # type: ignore[arg-type]
+            tol=tol,
+            iterations=self.settings.iterations,
+            preconditioner="none" if self.settings.preconditioner == "none" else "jacobi",
+            start=self.start,
+        )
+        return found.x, found.iterations, found.residual, found.negative
+
+    # ---------------------------------------------------------------------------------------------------- estimates
+
+    def _free(self) -> Tensor:
+        """[B or 1, 1, N or 1]: which positions are part of the field."""
+        present = self.form.present
+        if present is None:
+            return torch.ones(1, 1, 1, dtype=torch.bool, device=self.form.ridge.device)
+        return present.unsqueeze(1)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(self.form.ridge.device).manual_seed(self.settings.seed)
+
+    def log_determinant(self) -> tuple[Tensor, Tensor | None]:
+        """Stochastic Lanczos quadrature (Ubaru, Chen & Saad 2017) and its standard error; one solve for each probe.
+
+        Gradients are those of the same probes, once differentiable.
+        """
+        tensors = self.attached.tensors()
+        found = _LogDeterminant.apply(self, *tensors)  # type: ignore[no-untyped-call]
+        return found[0], found[1]
+
+    def variances(self) -> tuple[Tensor, Tensor | None]:
+        """Rao-Blackwellised draws (Siden et al. 2018): 1 / Qii plus the variance of the conditional means.
+
+        The standard error is that of the mean over draws; no gradients.
+        """
+        form, count = self.form, max(2, self.settings.probes)
+        generator = self._generator()
+        like = form.ridge
+
+        def normal(shape: tuple[int, ...]) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+
+        with torch.no_grad():
+            own = form.diagonal_of_all()
+            total = like.new_zeros(form.sizes)
+            squares = like.new_zeros(form.sizes)
+            for _ in range(count):
+                draw = self.draws(1, normal)[0]
+                conditional = (draw - form.multiply(draw) / own).square()
+                total += conditional
+                squares += conditional.square()
+            mean = total / count
+            error = ((squares / count - mean.square()).clamp(min=0) / (count - 1)).sqrt()
+            return own.reciprocal() + mean, error
+
+    def draws(self, count: int, normal: Normal) -> Tensor:
+        """Perturb and solve: Q⁻¹ times noise of covariance Q; no gradients."""
+        found = []
+        with torch.no_grad():
+            if self._perturbation is None:
+                self._perturbation = Perturbation(self.form)
+            for _ in range(count):
+                drawn, outcome = self.solve(self._perturbation.draw(normal))
+                outcome.definite = outcome.definite & self._perturbation.sound
+                found.append(drawn)
+        return torch.stack(found) if found else self.form.ridge.new_zeros(0, *self.form.sizes)
+
+
+class _LogDeterminant(Function):
+    """log det Q with its error; the gradient tr(Q⁻¹ dQ) is estimated by the probes of the value."""
+
+    @staticmethod
+    def forward(ctx: Any, solver: Iterative, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        form, settings = solver.form, solver.settings
+        free = solver._free()
+        # Q is looked at as S Q S with S the inverse root of its diagonal: probes see a matrix whose diagonal is 1.
+        scale = torch.where(free, form.diagonal_of_all().clamp(min=torch.finfo(form.ridge.dtype).tiny).rsqrt(), 1)
+        cells = free.expand(form.sizes).sum((1, 2))
+        generator, values = solver._generator(), []
+        wanted = any(ctx.needs_input_grad[1:])
+        gradients: list[Tensor] | None = None
+        # What examples share gets a gradient for each of them: only backward knows their weights.
+        batch = form.sizes.batch
+        apart = form.with_tensors([one.expand(batch, *one.shape[1:]) for one in form.tensors()])
+        bent = torch.zeros(form.sizes.batch, dtype=torch.bool, device=free.device)
+        for _ in range(settings.probes):
+            signs = torch.randint(0, 2, form.sizes, generator=generator, device=free.device, dtype=torch.int8)
+            probe = torch.where(free, signs.to(scale.dtype) * 2 - 1, 0)
+            trace = Trace()
+            found = conjugate_gradients(
+                lambda x: scale * form.multiply(scale * x), probe, tol=settings.tol, iterations=settings.iterations,
+                trace=trace,
+            )  # fmt: skip
+            bent |= found.negative
+            values.append(_quadrature(trace, cells) if trace.steps else cells.double() * 0)
+            if wanted:
+                parts = apart.gradient(scale * found.x, scale * probe)
+                gradients = list(parts) if gradients is None else [a + b for a, b in zip(gradients, parts, strict=True)]
+        estimates = torch.stack(values)
+        solver._last = Outcome(~bent & solver._sound())
+        known = -2 * torch.where(free, scale.double().log(), 0).expand(form.sizes).sum((1, 2))
+        spread = (estimates - estimates.mean(0)).square().sum(0) / max(1, settings.probes - 1)
+        error = (spread / settings.probes).sqrt()
+        ctx.save_for_backward(*[one / settings.probes for one in gradients or ()])
+        ctx.shapes = [one.shape for one in tensors]
+        ctx.mark_non_differentiable(error)
+        dtype = form.ridge.dtype
+        value = (known + estimates.mean(0)).masked_fill(bent, float("nan"))
+        return value.to(dtype), error.to(dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        found = [one * grads[0].reshape(-1, *([1] * (one.dim() - 1))) for one in ctx.saved_tensors]
+        return (None, *(one.sum_to_size(shape) for one, shape in zip(found, ctx.shapes, strict=True)))
+
+
+def _quadrature(trace: Trace, cells: Tensor) -> Tensor:
+    """[B]: |probe|² times the Gauss quadrature of the logarithm."""
+    values, vectors = torch.linalg.eigh(trace.tridiagonal())
+    weights = vectors[:, 0].square()
+    logs = values.clamp(min=torch.finfo(values.dtype).tiny).log()
+    found: Tensor = cells * (weights * logs).sum(1)
+    return found
+
+
+__all__ = ["Iterative", "Settings"]

@@ -1,0 +1,109 @@
+"""From a form to the solver that the planner chose for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from energyml.backends.gaussian.banded import Banded, Blocks, grid_blocks, list_blocks
+from energyml.backends.gaussian.bases import Base, Diagonal, Transform
+from energyml.backends.gaussian.dense import Dense
+from energyml.backends.gaussian.iterative import Iterative, Settings
+from energyml.backends.gaussian.solver import Solver
+from energyml.backends.gaussian.woodbury import Direct, Woodbury
+from energyml.bind.quadratic import QuadraticForm
+from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose, conjugate_gradients
+
+# Orders of lists of edges are looked for in Python, up to this many positions.
+LARGEST_LIST = 20_000
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a backend wants its fields solved.
+
+    Attributes:
+        iterative: whether conjugate gradients were asked for by name.
+        budget: bytes that a direct method may take for one example.
+        settings: those of conjugate gradients.
+    """
+
+    iterative: bool
+    budget: float
+    settings: Settings
+
+
+class Methods:
+    """The methods for one form: found when they are asked for, with their reasons.
+
+    Args:
+        name: the field.
+        form: its precision matrix.
+        policy: what the backend wants.
+    """
+
+    def __init__(self, name: str, form: QuadraticForm, policy: Policy) -> None:
+        self.form, self.policy = form, policy
+        self.blocks: Blocks | None = None
+        self.facts = self._facts(name)
+        self._made: dict[tuple[Choice, bool], Solver] = {}
+
+    def _facts(self, name: str) -> FieldFacts:
+        form, stencil = self.form, self.form.stencil
+        shape = (form.sizes.positions,) if stencil is None else stencil.shape
+        facts = FieldFacts(
+            name,
+            channels=form.sizes.channels,
+            shape=shape,
+            rank=sum(part.values.shape[1] for part in form.vectors),
+            stencil=stencil is not None,
+            constant=stencil is not None and stencil.is_constant,
+            aligned=stencil is None or all(sum(map(abs, offset)) == 1 for offset in stencil.offsets),
+            links=form.links is not None,
+            dense=form.dense is not None,
+            gaps=form.present is not None or form.diagonal is not None,
+        )
+        if form.links is None or self.policy.iterative:
+            return facts
+        if form.sizes.positions > LARGEST_LIST or stencil is not None:
+            return replace(facts, band=form.sizes.positions)
+        self.blocks = list_blocks(form.links.ends, form.links.weights, form.sizes.positions)
+        return replace(facts, band=self.blocks.size)
+
+    def choice(self, purpose: Purpose) -> Choice | None:
+        """The method for a purpose; `None` where nothing exact fits the budget."""
+        if 0 in self.form.sizes:
+            return Choice("diagonal", why="there are no cells")
+        if self.policy.iterative:
+            return conjugate_gradients(self.facts)
+        return choose(self.facts, self.policy.budget, purpose)
+
+    def solver(self, choice: Choice, *, attached: bool) -> Solver:
+        """The solver of a choice, with or without gradients through its own algebra."""
+        key = (choice, attached)
+        if key not in self._made:
+            self._made[key] = self._make(choice, self.form if attached else self.form.detached())
+        return self._made[key]
+
+    def _make(self, choice: Choice, form: QuadraticForm) -> Solver:
+        match choice.method:
+            case "cg":
+                return Iterative(form, self.policy.settings)
+            case "cholesky":
+                return Dense(form)
+            case "woodbury":
+                assert choice.base is not None
+                return Woodbury(form, self._base(choice.base, replace(form, vectors=())))
+        return Direct(form, self._base(choice.method, form), choice.method)
+
+    def _base(self, method: Method, form: QuadraticForm) -> Base:
+        if method == "diagonal":
+            return Diagonal(form)
+        if method == "transform":
+            return Transform(form)
+        if self.blocks is None:
+            assert form.stencil is not None
+            self.blocks = grid_blocks(form.stencil.shape, form.ridge.device)
+        return Banded(form, self.blocks)
+
+
+__all__ = ["Methods", "Policy"]

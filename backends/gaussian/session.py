@@ -1,0 +1,357 @@
+"""Queries about Gaussian fields, answered by whichever method was chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energyml.backend import Problem, QueryRefused, Session
+from energyml.backends.gaussian.conditioning import Conditioned, condition
+from energyml.backends.gaussian.methods import Methods, Policy
+from energyml.backends.gaussian.solver import Outcome, Solver, solved
+from energyml.backends.gaussian.status import problem as problem_of
+from energyml.bind.conditionals import field_conditionals
+from energyml.bind.fields import FieldLayout, LinearTerm, QuadraticTerm
+from energyml.bind.quadratic import QuadraticForm
+from energyml.model.declared import Variable
+from energyml.queries import Query
+from energyml.result import ABSENT, Assignment, Result, Status
+
+LOG_2_PI = math.log(2 * math.pi)
+
+
+class Field:
+    """One field of one batch: its linear part, its precision matrix, and what is observed of it."""
+
+    def __init__(
+        self, variable: Variable, problem: Problem, linear: LinearTerm, quadratic: QuadraticTerm, policy: Policy
+    ) -> None:
+        self.variable, self.problem, self.policy = variable, problem, policy
+        self.linear, self.quadratic = linear, quadratic
+        self.layout: FieldLayout = quadratic.layout
+
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """The sizes of the field's axes."""
+        return self.quadratic.axis_sizes(self.problem.env.batch)
+
+    def _tracked(self, name: str, make: Callable[[], Any]) -> Any:
+        """What is computed once; what was computed without gradients serves only without them."""
+        tracked = torch.is_grad_enabled()
+        cache: dict[tuple[str, bool], Any] = self.__dict__.setdefault("_cache", {})
+        for known in (True,) if tracked else (True, False):
+            if (name, known) in cache:
+                return cache[name, known]
+        cache[name, tracked] = found = make()
+        return found
+
+    @property
+    def form(self) -> QuadraticForm:
+        """The precision matrix of all cells."""
+        form: QuadraticForm = self._tracked("form", lambda: self.quadratic.form(self.problem.env))
+        return form
+
+    def to_cells(self, values: Tensor) -> Tensor:
+        """[B, *axes] as the cells [B, M, N] of the form."""
+        return self.layout.to_cells(values, self.problem.env.batch).reshape(self.form.sizes)
+
+    def from_cells(self, cells: Tensor) -> Tensor:
+        """[..., M, N] as [..., *axes]."""
+        return self.layout.from_cells(cells, self.axes)
+
+    @property
+    def system(self) -> Conditioned:
+        """The field given the evidence."""
+        made: Conditioned = self._tracked("system", lambda: self.given(self.problem.evidence.observed))
+        return made
+
+    def given(self, observed: Any) -> Conditioned:
+        """The field given observed values by field; NaN leaves a cell free."""
+        linear = self.linear.linear(self.problem.env).reshape(self.form.sizes)
+        values = observed.get(self.variable.name)
+        return condition(self.form, linear, None if values is None else self.to_cells(values))
+
+    # -------------------------------------------------------------------------------------------------------- answers
+
+    def methods(self, system: Conditioned) -> Methods:
+        """The methods for a system."""
+        made: Methods = system.remembered("methods", lambda: Methods(self.variable.name, system.form, self.policy))
+        return made
+
+    def solution(self, system: Conditioned) -> tuple[Tensor, Outcome]:
+        """The best value of the free cells [B, M, N], zero elsewhere, and how finding it went."""
+
+        def make() -> tuple[Tensor, Outcome]:
+            methods = self.methods(system)
+            choice = methods.choice("solve")
+            assert choice is not None
+            return solved(methods.solver(choice, attached=False), system.form, system.rhs)
+
+        found: tuple[Tensor, Outcome] = system.remembered("solution", make)
+        return found
+
+    def exact_solver(self, system: Conditioned, query: str) -> Solver:
+        """The solver behind determinants and variances."""
+        methods = self.methods(system)
+        choice = methods.choice("determinant")
+        if choice is None:
+            sizes = "x".join(map(str, methods.facts.shape or ()))
+            raise QueryRefused(
+                f"`exact` has no {query} for `{self.variable.name}`: {methods.facts.describe()} on {sizes} positions "
+                "fit no direct method within `memory`; `cg` estimates it, with its error"
+            )
+        return methods.solver(choice, attached=torch.is_grad_enabled())
+
+    def log_partition(self, system: Conditioned) -> tuple[Tensor, Tensor | None, Outcome]:
+        """[B]: the log of the integral of exp(score) over the free cells, its error, and how it went."""
+        x, outcome = self.solution(system)
+        solver = self.exact_solver(system, "log_partition")
+        determinant, error = system.remembered("determinant", solver.log_determinant)
+        value = system.constant + 0.5 * (system.rhs * x).sum((1, 2)) - 0.5 * determinant + 0.5 * system.count * LOG_2_PI
+        joined = replace(outcome, definite=outcome.definite & solver.definite)
+        return value, None if error is None else 0.5 * error, joined
+
+
+class FieldSession(Session):
+    """A batch of Gaussian fields; several fields are independent of each other."""
+
+    def __init__(self, problem: Problem, policy: Policy) -> None:
+        self.problem = problem
+        linear = {term.field: term for term in problem.terms if isinstance(term, LinearTerm)}
+        quadratic = {term.field: term for term in problem.terms if isinstance(term, QuadraticTerm)}
+        self.policy = policy
+        self.fields = {
+            v.name: Field(v, problem, linear[v.name], quadratic[v.name], policy) for v in problem.graph.fields
+        }
+        self.readouts = [v for v in problem.graph.variables.values() if v.readout is not None]
+
+    def ask(self, query: Query) -> Result:
+        """Answer a query of the cards of `cg` and `exact` for fields."""
+        answer: Callable[[Query], Result] = {
+            "mode": self._mode,
+            "marginals": self._marginals,
+            "map": self._map,
+            "variance": self._variance,
+            "log_partition": self._log_partition,
+            "entropy": self._entropy,
+            "log_prob": self._log_prob,
+            "sample": self._sample,
+            "conditionals": self._conditionals,
+        }[query.kind]
+        return answer(query)
+
+    # --------------------------------------------------------------------------------------------------------- values
+
+    def _modes(self) -> tuple[dict[str, Tensor], list[tuple[Field, Conditioned, Outcome]]]:
+        """By field [B, *axes], with what each solve said."""
+        found, how = {}, []
+        for name, field in self.fields.items():
+            x, outcome = field.solution(field.system)
+            found[name] = field.from_cells(_sound(x, outcome) + field.system.observed)
+            how.append((field, field.system, outcome))
+        return found, how
+
+    def _result(
+        self, value: Any, how: Sequence[tuple[Field, Conditioned, Outcome]], error: Tensor | None = None
+    ) -> Result:
+        def check() -> tuple[bool, str] | None:
+            for field, system, outcome in how:
+                bounded = field.quadratic.bounded
+                tol = field.policy.settings.tol
+                found = problem_of(field.variable.name, system.form, system.rhs, outcome, tol, bounded)
+                if found is not None:
+                    return found
+            return None
+
+        statistics: dict[str, Any] = {}
+        for _, _, outcome in how:
+            if outcome.iterations is not None and outcome.residual is not None:
+                statistics |= {"iterations": outcome.iterations, "residual": outcome.residual}
+        if error is not None:
+            statistics["error"] = error
+        return Result(value, status=Status(check), statistics=statistics)
+
+    def _mode(self, query: Query) -> Result:
+        return self._result(*self._modes())
+
+    def _read(self, variable: Variable, values: Tensor) -> Tensor:
+        """[..., B, *dims, labels]: the values of a field [..., B, *axes] that a read-out compares."""
+        assert variable.readout is not None
+        axes = self.problem.graph.variables[variable.readout.field].type.axes
+        over = next(i for i, axis in enumerate(axes) if axis.extent.name == variable.readout.over)
+        return values.movedim(values.dim() - len(axes) + over, -1)
+
+    def _asked_readouts(self, query: str) -> list[Variable]:
+        if not self.readouts:
+            raise QueryRefused(
+                f"`{query}` is about labels, and no output is read out of a field; "
+                "declare one: `output y : Seg[H, W] = argmax s over Seg`, or ask for `mode`"
+            )
+        return self.readouts
+
+    def _cells(self, variable: Variable) -> Tensor | None:
+        """[B, *dims]: which cells of a read-out exist; `None` when all do."""
+        assert variable.readout is not None
+        field = self.problem.graph.variables[variable.readout.field]
+        return self.problem.env.batch.cells(field.name, field.dims)
+
+    def _marginals(self, query: Query) -> Result:
+        """The softmax of the mode over labels (Shevchenko & Osokin 2019, eq. 14)."""
+        readouts = self._asked_readouts("marginals")
+        modes, how = self._modes()
+        found = {}
+        for variable in readouts:
+            assert variable.readout is not None
+            p = self._read(variable, modes[variable.readout.field]).softmax(-1)
+            cells = self._cells(variable)
+            found[variable.name] = p if cells is None else torch.where(cells.unsqueeze(-1), p, 0)
+        return self._result(found, how)
+
+    def _labels(self, modes: dict[str, Tensor], readouts: list[Variable]) -> dict[str, Tensor]:
+        """[..., B, *dims]: the labels with the largest values (eq. 13)."""
+        found = {}
+        for variable in readouts:
+            assert variable.readout is not None
+            labels = self._read(variable, modes[variable.readout.field]).argmax(-1)
+            cells = self._cells(variable)
+            found[variable.name] = labels if cells is None else labels.masked_fill(~cells, ABSENT)
+        return found
+
+    def _names(self) -> dict[str, tuple[str, ...]]:
+        return {v.name: self.problem.graph.label_sets[v.type.element].labels or () for v in self.readouts}
+
+    def _map(self, query: Query) -> Result:
+        readouts = self._asked_readouts("map")
+        modes, how = self._modes()
+        score = sum(
+            system.constant + 0.5 * (system.rhs * field.solution(system)[0]).sum((1, 2)) for field, system, _ in how
+        )
+        return self._result(Assignment(self._labels(modes, readouts), score, self._names(), modes), how)  # type: ignore[arg-type]
+
+    def _variance(self, query: Query) -> Result:
+        found, errors, how = {}, [], []
+        for name, field in self.fields.items():
+            system = field.system
+            solver = field.exact_solver(system, "variance")
+            value, error = solver.variances()
+            found[name] = field.from_cells(system.inside(_sound(value, Outcome(solver.definite))))
+            if error is not None:
+                errors.append(field.from_cells(system.inside(error)))
+            how.append((field, system, Outcome(solver.definite)))
+        return self._result(found, how, errors[0] if errors else None)
+
+    # --------------------------------------------------------------------------------------------------- normalisation
+
+    def _sum(
+        self, each: Callable[[Field], tuple[Tensor, Tensor | None, Sequence[tuple[Field, Conditioned, Outcome]]]]
+    ) -> Result:
+        """A sum over fields of numbers [B]."""
+        batch = self.problem.env.batch
+        total = torch.zeros(batch.size, device=batch.device, dtype=batch.dtype)
+        error: Tensor | None = None
+        how: list[tuple[Field, Conditioned, Outcome]] = []
+        for field in self.fields.values():
+            value, own, outcomes = each(field)
+            total = total + value
+            error = own if error is None else error if own is None else (error.square() + own.square()).sqrt()
+            how += outcomes
+        sound = torch.ones(batch.size, dtype=torch.bool, device=batch.device)
+        for _, _, outcome in how:
+            sound = sound & outcome.definite
+        return self._result(total.masked_fill(~sound, float("nan")), how, error)
+
+    def _log_partition(self, query: Query) -> Result:
+        def each(field: Field) -> tuple[Tensor, Tensor | None, list[tuple[Field, Conditioned, Outcome]]]:
+            value, error, outcome = field.log_partition(field.system)
+            return value, error, [(field, field.system, outcome)]
+
+        return self._sum(each)
+
+    def _entropy(self, query: Query) -> Result:
+        """n/2 log(2πe) - 1/2 log det Q."""
+
+        def each(field: Field) -> tuple[Tensor, Tensor | None, list[tuple[Field, Conditioned, Outcome]]]:
+            system = field.system
+            solver = field.exact_solver(system, "entropy")
+            determinant, error = system.remembered("determinant", solver.log_determinant)
+            value = 0.5 * system.count * (1 + LOG_2_PI) - 0.5 * determinant
+            return value, None if error is None else 0.5 * error, [(field, system, Outcome(solver.definite))]
+
+        return self._sum(each)
+
+    def _log_prob(self, query: Query) -> Result:
+        """The log-density of the values that are given; the other cells are integrated out."""
+        self._about_fields(query, "log_prob")
+        known = self.problem.known(query.answer).observed
+
+        def each(field: Field) -> tuple[Tensor, Tensor | None, list[tuple[Field, Conditioned, Outcome]]]:
+            clamped = field.given(known)
+            free, error, outcome = field.log_partition(field.system)
+            how = [(field, field.system, outcome)]
+            if field.variable.name in query.answer and not clamped.has_free:
+                return clamped.constant - free, error, how
+            value, own, outcome = field.log_partition(clamped)
+            how.append((field, clamped, outcome))
+            return value - free, error if own is None else (own.square() + (error or own).square()).sqrt(), how
+
+        return self._sum(each)
+
+    def _about_fields(self, query: Query, kind: str) -> None:
+        for name in query.answer or {}:
+            if name not in self.fields:
+                raise QueryRefused(
+                    f"`{name}` is read out of a field and has no distribution of its own, so `{kind}` is about "
+                    f"{', '.join(self.fields)}; `marginals` gives its softmax, and `marginal_ce` trains on it"
+                )
+
+    # ---------------------------------------------------------------------------------------------------------- draws
+
+    def _sample(self, query: Query) -> Result:
+        batch = self.problem.env.batch
+        generator = query.generator
+
+        def normal(shape: tuple[int, ...]) -> Tensor:
+            return torch.randn(tuple(shape), generator=generator, dtype=batch.dtype, device=batch.device)
+
+        modes, how = self._modes()
+        found, outcomes = {}, []
+        for field, system, outcome in how:
+            methods = field.methods(system)
+            choice = methods.choice("determinant") or methods.choice("solve")
+            assert choice is not None
+            solver = methods.solver(choice, attached=torch.is_grad_enabled())
+            drawn = system.inside(solver.draws(query.count, normal))
+            found[field.variable.name] = modes[field.variable.name] + field.from_cells(drawn)
+            outcomes.append((field, system, replace(outcome, definite=outcome.definite & solver.definite)))
+        scores = [
+            self.problem.score({name: one[number] for name, one in found.items()}) for number in range(query.count)
+        ]
+        labels = self._labels(found, self.readouts)
+        return self._result(Assignment(labels, torch.stack(scores), self._names(), found), outcomes)
+
+    def _conditionals(self, query: Query) -> Result:
+        """The mean and the variance of each cell given all others: one product with the matrix."""
+        self._about_fields(query, "conditionals")
+        found, how = {}, []
+        for name, field in self.fields.items():
+            if query.answer is None or name not in query.answer:
+                raise QueryRefused(f"`conditionals` need an answer for every field; `{name}` is missing")
+            found[name] = field_conditionals(field.linear, field.quadratic, self.problem.env, query.answer[name])
+            how.append((field, field.system, Outcome((field.form.own() > 0).flatten(1).all(1))))
+        return self._result(found, how)
+
+
+def _sound(x: Tensor, outcome: Outcome) -> Tensor:
+    """Fields [B, M, N], NaN where the matrix of an example is not positive definite."""
+    if x.device.type == "cpu" and bool(outcome.definite.all()):
+        return x
+    return x.masked_fill(~outcome.definite[:, None, None], float("nan"))
+
+
+__all__ = ["FieldSession"]

@@ -1,0 +1,118 @@
+"""What every method for a Gaussian field offers, and solving with implicit differentiation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from energyml.bind.quadratic import QuadraticForm
+
+Normal: TypeAlias = Callable[[tuple[int, ...]], Tensor]
+
+
+@dataclass
+class Outcome:
+    """How solving went, for each example; on the device, so that nobody waits for it unasked.
+
+    Attributes:
+        definite: [B] whether the matrix is positive definite, as far as the method could see.
+        converged: [B] whether the residual is within the tolerance.
+        residual: [B] the relative residual that was reached; `None` for direct methods.
+        iterations: [B]; `None` for direct methods.
+    """
+
+    definite: Tensor
+    converged: Tensor | None = None
+    residual: Tensor | None = None
+    iterations: Tensor | None = None
+
+
+class Solver(ABC):
+    """A method at work on one precision matrix Q over cells [B, M, N].
+
+    Made from a form with gradients, its answers have gradients (except where a docstring says otherwise); made from a
+    detached one they have none.
+    """
+
+    method: ClassVar[str]
+
+    def __init__(self, form: QuadraticForm) -> None:
+        self.form = form
+
+    @property
+    @abstractmethod
+    def definite(self) -> Tensor:
+        """[B] bool: whether Q is positive definite, as far as is known so far."""
+
+    @abstractmethod
+    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
+        """Q⁻¹ rhs for fields [B, M, N], and how it went; `tol` replaces the method's own relative residual."""
+
+    @abstractmethod
+    def log_determinant(self) -> tuple[Tensor, Tensor | None]:
+        """[B]: log det Q, and [B] its standard error where it is an estimate."""
+
+    @abstractmethod
+    def variances(self) -> tuple[Tensor, Tensor | None]:
+        """[B, M, N]: the diagonal of Q⁻¹, and its standard errors where it is an estimate."""
+
+    @abstractmethod
+    def draws(self, count: int, normal: Normal) -> Tensor:
+        """Draws [count, B, M, N] from N(0, Q⁻¹); `normal` gives standard normal noise of a shape."""
+
+
+class _Solve(Function):
+    """x = Q⁻¹ b; backward solves once more: db = Q⁻¹ dx, dQ = -db ⊗ x (Shevchenko & Osokin 2019, eq. 15).
+
+    Saves the solution and the tensors of Q alone; backward is made of differentiable operations, so it has a backward.
+    """
+
+    @staticmethod
+    def forward(solver: Solver, tol: float | None, keep: list[Outcome], rhs: Tensor, *tensors: Tensor) -> Tensor:
+        x, outcome = solver.solve(rhs, tol)
+        keep.append(outcome)
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.solver, ctx.tol = inputs[0], inputs[1]
+        ctx.save_for_backward(output, *inputs[4:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        x, *tensors = ctx.saved_tensors
+        solver: Solver = ctx.solver
+        wanted = getattr(solver, "gradient_tol", None) or ctx.tol
+        v: Tensor = _Solve.apply(  # type: ignore[no-untyped-call]
+            solver, wanted, [], grads[0], *tensors
+        )
+        needed = ctx.needs_input_grad[4:]
+        if not any(needed):
+            return (None, None, None, v, *([None] * len(tensors)))
+        found = solver.form.with_tensors(tensors).gradient(v, x)
+        return (None, None, None, v, *(-one if need else None for one, need in zip(found, needed, strict=True)))
+
+
+def solved(solver: Solver, form: QuadraticForm, rhs: Tensor) -> tuple[Tensor, Outcome]:
+    """Q⁻¹ rhs with implicit gradients in rhs and in the tensors of Q, to any order.
+
+    Args:
+        solver: made from the detached form.
+        form: the form with gradients.
+        rhs: [B, M, N].
+    """
+    tensors = form.tensors()
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (rhs, *tensors)):
+        keep: list[Outcome] = []
+        x: Tensor = _Solve.apply(solver, None, keep, rhs, *tensors)  # type: ignore[no-untyped-call]
+        return x, keep[0]
+    return solver.solve(rhs)
+
+
+__all__ = ["Normal", "Outcome", "Solver", "solved"]

@@ -1,0 +1,110 @@
+"""What to say when a field has no answer: causes and remedies, read from the device only when somebody asks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from energyml.backends.gaussian.cg import Trace, conjugate_gradients
+from energyml.backends.gaussian.solver import Outcome
+from energyml.bind.quadratic import QuadraticForm
+
+_STEPS = 64
+
+
+def lowest_eigenvalue(form: QuadraticForm) -> float:
+    """An estimate, from above, of the smallest eigenvalue of one example's matrix: Lanczos' method, 64 products."""
+    with torch.no_grad():
+        shift = float(_upper_bound(form))
+        generator = torch.Generator(form.ridge.device).manual_seed(0)
+        start = torch.randn(form.sizes, generator=generator, dtype=form.ridge.dtype, device=form.ridge.device)
+        if form.present is not None:
+            start = torch.where(form.present.unsqueeze(1), start, 0)
+        trace = Trace()
+        # shift I + Q is positive definite, so that the coefficients of conjugate gradients give its eigenvalues.
+        conjugate_gradients(lambda x: form.multiply(x) + shift * x, start, tol=1e-12, iterations=_STEPS, trace=trace)
+        if not trace.steps:
+            return 0.0
+        values = torch.linalg.eigvalsh(trace.tridiagonal())[0]
+        return float(values.min()) - shift
+
+
+def _upper_bound(form: QuadraticForm) -> Tensor:
+    """A number above the magnitude of all eigenvalues, by a few products with a random field."""
+    generator = torch.Generator(form.ridge.device).manual_seed(1)
+    x = torch.randn(form.sizes, generator=generator, dtype=form.ridge.dtype, device=form.ridge.device)
+    size = x.norm()
+    for _ in range(20):
+        x = form.multiply(x / size.clamp(min=torch.finfo(x.dtype).tiny))
+        size = x.norm()
+    bound: Tensor = 2 * size + 1
+    return bound
+
+
+def problem(
+    field: str, form: QuadraticForm, rhs: Tensor, outcome: Outcome, tol: float, bounded: bool
+) -> tuple[bool, str] | None:
+    """What is wrong with a solve, as (whether the answer is useless, message); `None` when it is fine.
+
+    Waits for the device.  The message names the first example that failed.
+    """
+    finite = torch.isfinite(rhs.flatten(1).sum(1)) & _finite(form)
+    if not bool(finite.all()):
+        return True, _not_finite(field, form, rhs, int((~finite).nonzero()[0]))
+    if not bool(outcome.definite.all()):
+        number = int((~outcome.definite).nonzero()[0])
+        return True, _indefinite(field, form, number, bounded)
+    if outcome.converged is not None and not bool(outcome.converged.all()):
+        number = int((~outcome.converged).nonzero()[0])
+        assert outcome.residual is not None and outcome.iterations is not None
+        residual, count = float(outcome.residual[number]), int(outcome.iterations[number])
+        reached = f"`{field}`: conjugate gradients stopped at a relative residual of {residual:.2g} after {count} "
+        reached += f"iterations in example {number}, above the tolerance {tol:g}"
+        causes = "(a) too few iterations: raise `iterations`; (b) a badly conditioned matrix: raise `ridge`, or choose "
+        causes += "another `preconditioner`, or `infer exact`"
+        if form.ridge.dtype == torch.float32:
+            causes += "; (c) a tolerance below what single precision reaches: raise `tol`, or use float64"
+        return False, f"{reached}; likely causes: {causes}"
+    return None
+
+
+def _finite(form: QuadraticForm) -> Tensor:
+    """[B]: whether every number in the form is finite."""
+    sound = torch.ones(form.sizes.batch, dtype=torch.bool, device=form.ridge.device)
+    for tensor in form.tensors():
+        own = torch.isfinite(tensor.flatten(1).sum(1)) if tensor.dim() > 1 else torch.isfinite(tensor)
+        sound = sound & own
+    return sound
+
+
+def _not_finite(field: str, form: QuadraticForm, rhs: Tensor, number: int) -> str:
+    where = "a coupling or the ridge"
+    if not bool(torch.isfinite(rhs[number]).all()):
+        where = "the unary"
+    elif not bool(torch.isfinite(form.ridge).all()):
+        where = "the ridge"
+    return (
+        f"`{field}`: {where} holds numbers that are not finite in example {number}; "
+        "look for a diverged network, a division by zero, or bad inputs"
+    )
+
+
+def _indefinite(field: str, form: QuadraticForm, number: int, bounded: bool) -> str:
+    alone = form.example(number).detached()
+    ridge, lowest = float(alone.ridge[0]), lowest_eigenvalue(alone)
+    scale = float(alone.diagonal_of_all().abs().max()) if form.sizes.positions else 1.0
+    what = f"`{field}`: its matrix is not positive definite in example {number}, so the field has no best value"
+    if ridge <= 0:
+        return f"{what}: the ridge is {ridge:.3g}; it must be positive"
+    if lowest > -1e-5 * scale:
+        return (
+            f"{what} in {str(alone.ridge.dtype).removeprefix('torch.')}: it is singular to working precision "
+            f"(smallest eigenvalue about {max(lowest, 0.0):.1g}, largest entry {scale:.2g}); "
+            "raise ridge, or use float64"
+        )
+    needed = ridge - lowest
+    remedy = "raise ridge" if bounded else "raise ridge, or leave out `bounded: false`"
+    return f"{what}: ridge {ridge:.3g} is below the estimated {needed:.3g}; {remedy}"
+
+
+__all__ = ["lowest_eigenvalue", "problem"]

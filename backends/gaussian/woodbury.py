@@ -1,0 +1,236 @@
+"""Low-rank couplings on top of a matrix that is inverted directly: the Woodbury identity.
+
+Couplings S ⊗ A Aᵀ treat all channels alike, so that the mean over channels and the differences from it are solved
+apart, each with a system of K equations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from energyml.backends.gaussian.bases import Base, Diagonal
+from energyml.backends.gaussian.solver import Normal, Outcome, Solver
+from energyml.bind.quadratic import QuadraticForm, times
+
+
+@dataclass(frozen=True)
+class _Capacity:
+    """The small systems of one subspace: with G = A D⁻¹ Aᵀ and couplings A Σ Aᵀ, what is made of I + Σ G.
+
+    Attributes:
+        inverse: [B, K, K], (I + Σ G)⁻¹ Σ.
+        log_determinant: [B], of I + Σ G.
+        definite: [B] bool.
+    """
+
+    inverse: Tensor
+    log_determinant: Tensor
+    definite: Tensor
+
+
+class Woodbury(Solver):
+    """(D + Σ strength (S ⊗ A Aᵀ))⁻¹ for all channels: O(N K²) once, then O(M N K) a solve; memory O(N) beside A.
+
+    Args:
+        form: its vectors are the low-rank part.
+        base: the rest of the form, inverted directly.
+    """
+
+    method = "woodbury"
+
+    def __init__(self, form: QuadraticForm, base: Base) -> None:
+        super().__init__(form)
+        self.base = base
+
+    # ------------------------------------------------------------------------------------------------ small systems
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """[B or 1, K, N]: the vectors of all couplings."""
+        parts = [part.values for part in self.form.vectors]
+        if len(parts) == 1:
+            return parts[0]
+        batch = max(part.shape[0] for part in parts)
+        return torch.cat([part.expand(batch, -1, -1) for part in parts], 1)
+
+    @cached_property
+    def _scale(self) -> Tensor | None:
+        """[B or 1, 1, 1]: 1 / ridge, where D⁻¹ A is A times this: then it need not be stored."""
+        if isinstance(self.base, Diagonal) and self.form.diagonal is None:
+            return self.form.ridge.reciprocal()[:, None, None]
+        return None
+
+    @cached_property
+    def _solved(self) -> Tensor:
+        """[B, K, N]: D⁻¹ A."""
+        if self._scale is not None:
+            return self.vectors * self._scale
+        return self.base.solve(self.vectors.expand(self.form.sizes.batch, -1, -1))
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        """[B or 1, K, K]: A D⁻¹ Aᵀ."""
+        if self._scale is not None:
+            return (self.vectors @ self.vectors.transpose(1, 2)) * self._scale
+        return self._solved @ self.vectors.transpose(1, 2)
+
+    def _weights(self, within: float, across: float) -> tuple[Tensor, bool]:
+        """[B or 1, K]: the couplings' strengths in a subspace, and whether they all have one sign."""
+        signs = [within * part.within + across * part.across for part in self.form.vectors]
+        strengths = [
+            (part.strength * sign).unsqueeze(1).expand(-1, part.values.shape[1])
+            for part, sign in zip(self.form.vectors, signs, strict=True)
+        ]
+        batch = max(one.shape[0] for one in strengths)
+        one_sign = all(sign >= 0 for sign in signs) or all(sign <= 0 for sign in signs)
+        return torch.cat([one.expand(batch, -1) for one in strengths], 1), one_sign
+
+    @cached_property
+    def _differences(self) -> _Capacity:
+        return self._capacity(*self._weights(1.0, -1.0))
+
+    @cached_property
+    def _mean(self) -> _Capacity:
+        return self._capacity(*self._weights(1.0, self.form.sizes.channels - 1.0))
+
+    def _capacity(self, weights: Tensor, one_sign: bool) -> _Capacity:
+        gram, eye = self._gram, torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
+        if one_sign:
+            # I + s R G R with R² = |Σ| is symmetric: its factor exists where the sum is positive definite.
+            root = weights.abs().sqrt()
+            sign = torch.where((weights < 0).any(1), -1.0, 1.0).to(weights.dtype)[:, None, None]
+            inner, before = root.unsqueeze(2) * gram * root.unsqueeze(1), None
+        else:
+            # I + G^½ Σ G^½ is, too; it takes the eigenvalues of G.
+            before = power(gram, 0.5)
+            inner, sign, root = before @ (weights.unsqueeze(2) * before), torch.ones_like(gram[:, :1, :1]), None
+        factor, info = torch.linalg.cholesky_ex(eye + sign * inner)
+        log_determinant = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
+        inverse = torch.cholesky_inverse(factor)
+        if root is not None:
+            small = sign * root.unsqueeze(2) * inverse * root.unsqueeze(1)
+        else:
+            assert before is not None
+            spread = weights.unsqueeze(2) * before
+            small = torch.diag_embed(weights) - spread @ inverse @ spread.transpose(1, 2)
+        batch = self.form.sizes.batch
+        return _Capacity(small, log_determinant.expand(batch), (info == 0).expand(batch))
+
+    def _root(self, weights: Tensor) -> Tensor:
+        """[B, K, K]: T with I + Â T Âᵀ the inverse root of I + Â Σ Âᵀ, where Âᵀ Â = G."""
+        half = power(self._gram, 0.5)
+        eye = torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
+        whole = eye + half @ (weights.unsqueeze(2) * half)
+        back = power(self._gram, -0.5)
+        return back @ (power(whole, -0.5) - eye) @ back
+
+    # ------------------------------------------------------------------------------------------------------ answers
+
+    @property
+    def definite(self) -> Tensor:
+        """Whether D and both small systems are positive definite."""
+        both = self.base.definite & self._mean.definite
+        return both if self.form.sizes.channels == 1 else both & self._differences.definite
+
+    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
+        """Two products with the vectors, and two small ones."""
+        outcome = Outcome(self.definite)
+        if self._scale is not None:
+            # D⁻¹ (rhs - T A D⁻¹ rhs): only fields are written
+            inner = self._applied(times(rhs, self.vectors.transpose(1, 2)) * self._scale)
+            return self.base.solve(rhs - times(inner, self.vectors)), outcome
+        y = self.base.solve(rhs)
+        return y - times(self._applied(times(y, self.vectors.transpose(1, 2))), self._solved), outcome
+
+    def _applied(self, products: Tensor) -> Tensor:
+        """Products [B, M, K] with the vectors, times the small inverse of their subspace."""
+        mean = products.mean(1, keepdim=True)
+        if self.form.sizes.channels == 1:
+            return times(mean, self._mean.inverse)
+        return times(products - mean, self._differences.inverse) + times(mean, self._mean.inverse)
+
+    def log_determinant(self) -> tuple[Tensor, Tensor | None]:
+        """The base's for each channel, and the small systems'."""
+        channels = self.form.sizes.channels
+        total = channels * self.base.log_determinant() + self._mean.log_determinant
+        if channels > 1:
+            total = total + (channels - 1) * self._differences.log_determinant
+        return total, None
+
+    def variances(self) -> tuple[Tensor, Tensor | None]:
+        """The base's less what the couplings take away."""
+        channels = self.form.sizes.channels
+        solved = self._solved
+        taken = ((self._mean.inverse @ solved) * solved).sum(1) / channels
+        if channels > 1:
+            taken = taken + ((self._differences.inverse @ solved) * solved).sum(1) * (1 - 1 / channels)
+        found = (self.base.variances() - taken).unsqueeze(1)
+        return found.expand(*self.form.sizes), None
+
+    def draws(self, count: int, normal: Normal) -> Tensor:
+        """R (I + Â T Âᵀ) noise with R the base's root: one product with the vectors each way."""
+        batch, channels, positions = self.form.sizes
+        y = self.base.root(normal((batch, channels * count, positions)))
+        products = times(y, self.vectors.transpose(1, 2)).reshape(batch, channels, -1)
+        mean = products.mean(1, keepdim=True)
+        rank = self.vectors.shape[1]
+
+        def through(part: Tensor, weights: Tensor) -> Tensor:
+            return times(part.reshape(batch, -1, rank), self._root(weights)).reshape(part.shape)
+
+        moved = through(mean, self._weights(1.0, channels - 1.0)[0]).expand(-1, channels, -1)
+        if channels > 1:
+            moved = moved + through(products - mean, self._weights(1.0, -1.0)[0])
+        drawn = y + times(moved.reshape(batch, -1, rank), self._solved)
+        return drawn.reshape(batch, channels, count, positions).movedim(2, 0)
+
+
+def power(matrix: Tensor, exponent: float) -> Tensor:
+    """A power of symmetric matrices [B, K, K]; negative ones leave out what is numerically zero."""
+    values, vectors = torch.linalg.eigh(matrix)
+    floor = values[:, -1:].clamp(min=0) * torch.finfo(matrix.dtype).eps * matrix.shape[1]
+    sound = values > floor
+    powers = torch.where(sound, torch.where(sound, values, 1) ** exponent, 0)
+    found: Tensor = (vectors * powers.unsqueeze(1)) @ vectors.transpose(1, 2)
+    return found
+
+
+class Direct(Solver):
+    """A base alone: nothing couples channels."""
+
+    method = "direct"
+
+    def __init__(self, form: QuadraticForm, base: Base, method: str) -> None:
+        super().__init__(form)
+        self.base = base
+        self.method = method  # type: ignore[misc]
+
+    @property
+    def definite(self) -> Tensor:
+        """That of the base."""
+        return self.base.definite
+
+    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
+        """The base's."""
+        return self.base.solve(rhs), Outcome(self.definite)
+
+    def log_determinant(self) -> tuple[Tensor, Tensor | None]:
+        """The base's for each channel."""
+        return (self.form.sizes.channels * self.base.log_determinant()).expand(self.form.sizes.batch), None
+
+    def variances(self) -> tuple[Tensor, Tensor | None]:
+        """The base's for each channel."""
+        return self.base.variances().unsqueeze(1).expand(*self.form.sizes), None
+
+    def draws(self, count: int, normal: Normal) -> Tensor:
+        """The base's root."""
+        batch, channels, positions = self.form.sizes
+        drawn = self.base.root(normal((batch, channels * count, positions)))
+        return drawn.reshape(batch, channels, count, positions).movedim(2, 0)
+
+
+__all__ = ["Direct", "Woodbury", "power"]

@@ -1,0 +1,139 @@
+"""What goes wrong with a field is said, with its cause and its remedy."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+
+import energyml as em
+from energyml.result import Failed
+from tests.gaussian.cases import CASES
+
+BACKENDS = ["exact", "cg", "cg(engine: torch)"]
+
+
+def indefinite(name: str = "potts") -> tuple[em.EnergyModel, dict[str, Tensor]]:
+    case = CASES[name]
+    return case.model(ridge=0.5, bounded=False), case.inputs()
+
+
+@pytest.mark.parametrize("using", BACKENDS)
+def test_an_indefinite_matrix_is_named_with_the_ridge_that_it_needs(using: str) -> None:
+    model, inputs = indefinite()
+    posterior = model.infer(**inputs, using=using)
+    result = posterior.ask("mode")
+    largest = torch.linalg.matrix_norm(inputs["e"].flatten(2), 2)[0].square()
+    assert not result.status.ok
+    assert "not positive definite in example 0" in result.status.message
+    assert "raise ridge, or leave out `bounded: false`" in result.status.message
+    needed = float(result.status.message.split("below the estimated ")[1].split(";")[0])
+    assert needed == pytest.approx(float(largest), rel=0.01)
+    assert result.value["s"].isnan().all()
+    for ask in (lambda: posterior.mode, posterior.map, lambda: posterior.marginals, lambda: posterior.log_partition):
+        with pytest.raises(Failed, match="ridge 0[.]5 is below"):
+            ask()
+    sound = CASES["potts"].model(ridge=needed * 1.01, bounded=False).infer(**inputs, using=using)
+    assert sound.ask("mode").status.ok or "in example 1" in sound.ask("mode").status.message
+
+
+@pytest.mark.parametrize("using", BACKENDS)
+@pytest.mark.parametrize("name", ["smooth constant", "smooth edges", "sparse", "dense"])
+def test_every_coupling_can_be_indefinite(name: str, using: str) -> None:
+    case = CASES[name]
+    inputs = {key: -3 * one if key in ("w", "weight", "p") else one for key, one in case.inputs().items()}
+    text = case.spec(ridge=0.5, bounded=False).replace("smooth(0.7)", "smooth(0 - 0.7)")
+    result = em.compile(text).infer(**inputs, using=using).ask("mode")
+    assert not result.status.ok and "raise ridge, or leave out `bounded: false`" in result.status.message
+
+
+def test_only_the_example_that_failed_is_lost() -> None:
+    case = CASES["potts"]
+    inputs = case.inputs()
+    inputs["e"][1] *= 0.01
+    result = case.model(ridge=0.5, bounded=False).infer(**inputs, using="exact").ask("mode")
+    assert "example 0" in result.status.message
+    assert result.value["s"][0].isnan().all() and result.value["s"][1].isfinite().all()
+
+
+@pytest.mark.parametrize("using", BACKENDS)
+def test_a_ridge_that_is_not_positive(using: str) -> None:
+    text = CASES["lowrank"].spec().replace("ridge: 1.5", "ridge: 0 - 1")
+    result = em.compile(text).infer(**CASES["lowrank"].inputs(), using=using).ask("mode")
+    assert "the ridge is -1; it must be positive" in result.status.message
+
+
+@pytest.mark.parametrize("using", ["exact", "cg"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_inputs_that_are_not_finite(using: str, bad: float) -> None:
+    case = CASES["potts and edges"]
+    for name, message in (("u", "the unary"), ("e", "a coupling")):
+        inputs = case.inputs()
+        inputs[name][1, 0, 0, 0] = bad
+        result = case.model().infer(**inputs, using=using).ask("mode")
+        assert f"{message}" in result.status.message and "not finite in example 1" in result.status.message
+
+
+@pytest.mark.parametrize("using", BACKENDS)
+def test_a_zero_right_hand_side_is_solved_at_once(using: str) -> None:
+    case = CASES["smooth edges"]
+    inputs = case.inputs()
+    inputs["u"][1] = 0
+    result = case.model().infer(**inputs, using=using).ask("mode")
+    assert result.status.ok and result.value["s"][1].eq(0).all()
+    if using != "exact":
+        assert result.statistics["iterations"][1] == 0
+
+
+def test_too_few_iterations_warn_with_causes() -> None:
+    case = CASES["smooth edges"]
+    inputs = case.inputs(shape=(6, 6))
+    inputs["w"] *= 1e4
+    posterior = case.model().infer(**inputs, using="cg(iterations: 3)")
+    with pytest.warns(UserWarning, match="after 3 iterations in example 0, above the tolerance") as caught:
+        values = posterior.mode["s"]
+    assert values.isfinite().all() and "raise `iterations`" in str(caught[0].message)
+
+
+@pytest.mark.parametrize(
+    "using",
+    [
+        "exact",
+        "cg(tol: 1e-8)",
+        "cg(tol: 1e-8, engine: torch)",
+        "cg(tol: 1e-8, engine: torch, preconditioner: transform)",
+    ],
+)
+def test_badly_conditioned_matrices(using: str) -> None:
+    """A condition of 1e8: solved in double precision, within the error that the condition allows."""
+    case = CASES["smooth edges"]
+    inputs = case.inputs(shape=(8, 8))
+    inputs["w"] *= 1e8
+    posterior = case.model(ridge=1.0).infer(**inputs, using=using)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mode = posterior.mode["s"]
+    q, u = case.reference(inputs, ridge=1.0)
+    for b in range(2):
+        wanted = torch.linalg.solve(torch.from_numpy(q[b]), torch.from_numpy(u[b]))
+        error = (case.to_cells(mode)[b] - wanted).norm() / wanted.norm()
+        status = posterior.ask("mode").status
+        assert error < 1e-5 or (not status.ok and "badly conditioned" in status.message)
+
+
+def test_a_singular_matrix_in_single_precision_says_so() -> None:
+    case = CASES["smooth edges"]
+    inputs = {key: one.float() for key, one in case.inputs().items()}
+    inputs["w"] *= 1e12
+    result = case.model(ridge=1e-6).infer(**inputs, using="exact").ask("log_partition")
+    assert not result.status.ok and "use float64" in result.status.message
+
+
+def test_bounded_fields_have_an_answer_at_any_scale() -> None:
+    case = CASES["potts"]
+    for scale in (1e-4, 1.0, 1e4):
+        inputs = case.inputs()
+        inputs["e"] *= scale
+        assert case.model(ridge=1e-3).infer(**inputs, using="exact").ask("mode").status.ok
