@@ -66,7 +66,7 @@ def horses(b: em.Builder) -> None:
     scores = b.net("scores", "unet", out=Seg, channels=16)
     embed = b.net("embed", "unet", out=16, channels=16)
     b.gaussian(s, unary=scores(rgb), pair=em.potts(embed(rgb)), ridge=1.0)
-    b.infer("cg", tol=1e-6)
+    b.infer("exact")
     b.decode("mode")
     b.train(
         "marginal_ce",
@@ -154,6 +154,20 @@ def seq2seq_tagger(b: em.Builder) -> None:
         stop=em.choose("plateau", "f1", patience=3),
     )
     b.data("conll", "ner/eng.train", columns="word y")
+
+
+def shapes(b: em.Builder) -> None:
+    Seg = b.labels("Seg", ["background", "disc", "bar"])
+    H, W = b.dim("H"), b.dim("W")
+    rgb = b.input("rgb", em.real[H, W, 3])
+    s = b.field("s", em.real[H, W, Seg])
+    b.output("y", Seg[H, W], argmax=(s, Seg))
+    pixel = b.net("pixel", "mlp", out=Seg, hidden=32)
+    w = b.param("w", em.real, initial=1.0)
+    b.gaussian(s, unary=pixel(rgb), pair=em.potential("smooth", w), ridge=0.1)
+    b.infer("exact")
+    b.decode("mode")
+    b.train("marginal_ce", optimizer=em.choose("adam", lr=1e-2), epochs=20, batch=16)
 
 
 def skip_chain(b: em.Builder) -> None:
@@ -261,7 +275,8 @@ def tree(b: em.Builder) -> None:
 BUILT: dict[str, Callable[[em.Builder], None]] = {
     make.__name__: make
     for make in (
-        antibodies, chunking, horses, ising, ocr, phonemes, seq2seq_tagger, skip_chain, spen, tagger, translation, tree,
+        antibodies, chunking, horses, ising, ocr, phonemes, seq2seq_tagger, shapes, skip_chain, spen, tagger, translation,
+        tree,
     )
 }  # fmt: skip
 
@@ -582,3 +597,12 @@ def test_parts_of_another_builder_are_refused(misuse: Misuse) -> None:
     with pytest.raises(em.EnergyError, match="belongs to another builder"):
         misuse(b, parts, others)
     assert b.text() == before
+
+
+def test_a_potential_takes_the_options_of_its_card() -> None:
+    b = em.Builder()
+    H, W = b.dim("H"), b.dim("W")
+    u = b.input("u", em.real[H, W])
+    s = b.field("s", em.real[H, W])
+    b.gaussian(s, unary=u, pair=em.potential("smooth", 0.5, diagonals=True))
+    assert "pair: smooth(0.5, diagonals: true)" in b.text()

@@ -215,7 +215,7 @@ def test_wrong_command_lines(energyml, arguments, message):
         (["--infer", "exakt"], "did you mean `exact`?"),
         (["--query", "marginal"], "unknown query"),
         (["--infer", "cg"], "cannot serve this model"),
-        (["--infer", "mean_field"], "no implementation"),
+        (["--infer", "gibbs"], "no implementation"),
         (["--infer", "enumerate(limit: 2)"], "limit is 2"),
         (["--infer", "enumerate(limit: many)"], "`limit` takes"),
     ],
