@@ -243,7 +243,7 @@ class FieldSession(Session):
             found[name] = field.from_cells(system.inside(_sound(value, Outcome(solver.definite))))
             if error is not None:
                 errors.append(field.from_cells(system.inside(error)))
-            how.append((field, system, Outcome(solver.definite)))
+            how.append((field, system, Outcome(solver.definite, answer=value)))
         return self._result(found, how, errors[0] if errors else None)
 
     # --------------------------------------------------------------------------------------------------- normalisation
@@ -281,7 +281,11 @@ class FieldSession(Session):
             solver = field.exact_solver(system, "entropy")
             determinant, error = system.remembered("determinant", solver.log_determinant)
             value = 0.5 * system.count * (1 + LOG_2_PI) - 0.5 * determinant
-            return value, None if error is None else 0.5 * error, [(field, system, Outcome(solver.definite))]
+            return (
+                value,
+                None if error is None else 0.5 * error,
+                [(field, system, Outcome(solver.definite, answer=value))],
+            )
 
         return self._sum(each)
 

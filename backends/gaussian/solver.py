@@ -25,12 +25,20 @@ class Outcome:
         converged: [B] whether the residual is within the tolerance.
         residual: [B] the relative residual that was reached; `None` for direct methods.
         iterations: [B]; `None` for direct methods.
+        answer: what was found: numbers that are not finite show that the input had some.
     """
 
     definite: Tensor
     converged: Tensor | None = None
     residual: Tensor | None = None
     iterations: Tensor | None = None
+    answer: Tensor | None = None
+
+    def is_fine(self) -> bool:
+        """Whether nothing points at a problem; waits for the device."""
+        if not bool(self.definite.all()) or not (self.converged is None or bool(self.converged.all())):
+            return False
+        return self.answer is not None and bool(self.answer.detach().sum().isfinite())
 
 
 class Solver(ABC):
@@ -74,15 +82,14 @@ class _Solve(Function):
     """
 
     @staticmethod
-    def forward(solver: Solver, tol: float | None, keep: list[Outcome], rhs: Tensor, *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, solver: Solver, tol: float | None, keep: list[Outcome], rhs: Tensor, *tensors: Tensor
+    ) -> Tensor:
         x, outcome = solver.solve(rhs, tol)
         keep.append(outcome)
+        ctx.solver, ctx.tol = solver, tol
+        ctx.save_for_backward(x, *tensors)
         return x
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.solver, ctx.tol = inputs[0], inputs[1]
-        ctx.save_for_backward(output, *inputs[4:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -111,8 +118,11 @@ def solved(solver: Solver, form: QuadraticForm, rhs: Tensor) -> tuple[Tensor, Ou
     if torch.is_grad_enabled() and any(one.requires_grad for one in (rhs, *tensors)):
         keep: list[Outcome] = []
         x: Tensor = _Solve.apply(solver, None, keep, rhs, *tensors)  # type: ignore[no-untyped-call]
-        return x, keep[0]
-    return solver.solve(rhs)
+        outcome = keep[0]
+    else:
+        x, outcome = solver.solve(rhs)
+    outcome.answer = x
+    return x, outcome
 
 
 __all__ = ["Normal", "Outcome", "Solver", "solved"]

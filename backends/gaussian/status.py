@@ -48,6 +48,8 @@ def problem(
 
     Waits for the device.  The message names the first example that failed.
     """
+    if outcome.is_fine():
+        return None
     finite = torch.isfinite(rhs.flatten(1).sum(1)) & _finite(form)
     if not bool(finite.all()):
         return True, _not_finite(field, form, rhs, int((~finite).nonzero()[0]))

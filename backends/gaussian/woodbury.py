@@ -14,7 +14,7 @@ from torch import Tensor
 
 from energyml.backends.gaussian.bases import Base, Diagonal
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
-from energyml.bind.quadratic import QuadraticForm, times
+from energyml.bind.quadratic import QuadraticForm, gram, times
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,27 @@ class _Capacity:
     inverse: Tensor
     log_determinant: Tensor
     definite: Tensor
+
+
+@dataclass(frozen=True)
+class _Symmetric:
+    """Σ G made symmetric, so that I plus it has a factor where the matrix is positive definite.
+
+    Weights of one sign s give s R G R with R² = |Σ|; others give G^½ Σ G^½, which takes the eigenvalues of G.
+    """
+
+    inner: Tensor
+    sides: tuple[Tensor, Tensor] | None = None
+    weights: Tensor | None = None
+    half: Tensor | None = None
+
+    def outer(self, inverse: Tensor) -> Tensor:
+        """(I + Σ G)⁻¹ Σ from the inverse of I + inner."""
+        if self.sides is not None:
+            return self.sides[0] * inverse * self.sides[1]
+        assert self.weights is not None and self.half is not None
+        spread = self.weights.unsqueeze(2) * self.half
+        return torch.diag_embed(self.weights) - spread @ inverse @ spread.transpose(1, 2)
 
 
 class Woodbury(Solver):
@@ -75,7 +96,9 @@ class Woodbury(Solver):
     def _gram(self) -> Tensor:
         """[B or 1, K, K]: A D⁻¹ Aᵀ."""
         if self._scale is not None:
-            return (self.vectors @ self.vectors.transpose(1, 2)) * self._scale
+            parts = self.form.vectors
+            known = parts[0].products_of_all() if len(parts) == 1 else gram(self.vectors)
+            return known * self._scale
         return self._solved @ self.vectors.transpose(1, 2)
 
     def _weights(self, within: float, across: float) -> tuple[Tensor, bool]:
@@ -90,35 +113,29 @@ class Woodbury(Solver):
         return torch.cat([one.expand(batch, -1) for one in strengths], 1), one_sign
 
     @cached_property
-    def _differences(self) -> _Capacity:
-        return self._capacity(*self._weights(1.0, -1.0))
+    def _capacities(self) -> tuple[_Capacity, _Capacity]:
+        """Those of differences between channels, and of their mean; factored together."""
+        parts = [self._symmetric(1.0, -1.0), self._symmetric(1.0, self.form.sizes.channels - 1.0)]
+        eye = torch.eye(parts[0].inner.shape[1], dtype=parts[0].inner.dtype, device=parts[0].inner.device)
+        factor, info = torch.linalg.cholesky_ex(torch.cat([part.inner for part in parts]) + eye)
+        logs = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
+        inverse = torch.cholesky_inverse(factor)
+        batch, half = self.form.sizes.batch, factor.shape[0] // 2
+        found = [
+            _Capacity(part.outer(inverse[here]), logs[here].expand(batch), (info[here] == 0).expand(batch))
+            for part, here in zip(parts, (slice(half), slice(half, None)), strict=True)
+        ]
+        return found[0], found[1]
 
-    @cached_property
-    def _mean(self) -> _Capacity:
-        return self._capacity(*self._weights(1.0, self.form.sizes.channels - 1.0))
-
-    def _capacity(self, weights: Tensor, one_sign: bool) -> _Capacity:
-        gram, eye = self._gram, torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
+    def _symmetric(self, within: float, across: float) -> _Symmetric:
+        weights, one_sign = self._weights(within, across)
         if one_sign:
-            # I + s R G R with R² = |Σ| is symmetric: its factor exists where the sum is positive definite.
             root = weights.abs().sqrt()
             sign = torch.where((weights < 0).any(1), -1.0, 1.0).to(weights.dtype)[:, None, None]
-            inner, before = root.unsqueeze(2) * gram * root.unsqueeze(1), None
-        else:
-            # I + G^½ Σ G^½ is, too; it takes the eigenvalues of G.
-            before = power(gram, 0.5)
-            inner, sign, root = before @ (weights.unsqueeze(2) * before), torch.ones_like(gram[:, :1, :1]), None
-        factor, info = torch.linalg.cholesky_ex(eye + sign * inner)
-        log_determinant = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
-        inverse = torch.cholesky_inverse(factor)
-        if root is not None:
-            small = sign * root.unsqueeze(2) * inverse * root.unsqueeze(1)
-        else:
-            assert before is not None
-            spread = weights.unsqueeze(2) * before
-            small = torch.diag_embed(weights) - spread @ inverse @ spread.transpose(1, 2)
-        batch = self.form.sizes.batch
-        return _Capacity(small, log_determinant.expand(batch), (info == 0).expand(batch))
+            sides = (root * sign[:, 0]).unsqueeze(2), root.unsqueeze(1)
+            return _Symmetric(sides[0] * self._gram * sides[1], sides=sides)
+        half = power(self._gram, 0.5)
+        return _Symmetric(half @ (weights.unsqueeze(2) * half), weights=weights, half=half)
 
     def _root(self, weights: Tensor) -> Tensor:
         """[B, K, K]: T with I + Â T Âᵀ the inverse root of I + Â Σ Âᵀ, where Âᵀ Â = G."""
@@ -133,8 +150,8 @@ class Woodbury(Solver):
     @property
     def definite(self) -> Tensor:
         """Whether D and both small systems are positive definite."""
-        both = self.base.definite & self._mean.definite
-        return both if self.form.sizes.channels == 1 else both & self._differences.definite
+        both = self.base.definite & self._capacities[1].definite
+        return both if self.form.sizes.channels == 1 else both & self._capacities[0].definite
 
     def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
         """Two products with the vectors, and two small ones."""
@@ -150,24 +167,24 @@ class Woodbury(Solver):
         """Products [B, M, K] with the vectors, times the small inverse of their subspace."""
         mean = products.mean(1, keepdim=True)
         if self.form.sizes.channels == 1:
-            return times(mean, self._mean.inverse)
-        return times(products - mean, self._differences.inverse) + times(mean, self._mean.inverse)
+            return times(mean, self._capacities[1].inverse)
+        return times(products - mean, self._capacities[0].inverse) + times(mean, self._capacities[1].inverse)
 
     def log_determinant(self) -> tuple[Tensor, Tensor | None]:
         """The base's for each channel, and the small systems'."""
         channels = self.form.sizes.channels
-        total = channels * self.base.log_determinant() + self._mean.log_determinant
+        total = channels * self.base.log_determinant() + self._capacities[1].log_determinant
         if channels > 1:
-            total = total + (channels - 1) * self._differences.log_determinant
+            total = total + (channels - 1) * self._capacities[0].log_determinant
         return total, None
 
     def variances(self) -> tuple[Tensor, Tensor | None]:
         """The base's less what the couplings take away."""
         channels = self.form.sizes.channels
         solved = self._solved
-        taken = ((self._mean.inverse @ solved) * solved).sum(1) / channels
+        taken = ((self._capacities[1].inverse @ solved) * solved).sum(1) / channels
         if channels > 1:
-            taken = taken + ((self._differences.inverse @ solved) * solved).sum(1) * (1 - 1 / channels)
+            taken = taken + ((self._capacities[0].inverse @ solved) * solved).sum(1) * (1 - 1 / channels)
         found = (self.base.variances() - taken).unsqueeze(1)
         return found.expand(*self.form.sizes), None
 

@@ -37,10 +37,9 @@ def label_conditionals(
             scores = scores + _from_table(term, env, variable, answer, count)
         else:
             scores = scores + _by_trial(term, env, variable, answer, count)
-    scores = scores.masked_fill((labels < 0).unsqueeze(-1), float("-inf"))
-    total = scores.logsumexp(-1, keepdim=True)
-    possible = ~total.isneginf()
-    return torch.where(possible, scores - torch.where(possible, total, 0), float("-inf"))
+    possible = ((labels >= 0).unsqueeze(-1) & ~scores.isneginf()).any(-1, keepdim=True)
+    total = torch.where(possible, scores, 0).logsumexp(-1, keepdim=True)
+    return torch.where(possible & ~scores.isneginf(), scores - total, float("-inf"))
 
 
 def _from_table(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from energyml.bind.batch import Batch
 from energyml.bind.bound import BoundTerm, Labels
-from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil, Vectors
+from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil, Vectors, gram
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
 from energyml.bind.whole import expanded
 from energyml.ir.graph import Graph, Quadratic, Term
@@ -151,9 +151,11 @@ class QuadraticTerm(BoundTerm):
     ) -> QuadraticForm:
         vectors = self._vectors(form, values[0], one.arguments[0].type)
         strength = vectors.new_full((1,), self._gain(env))
+        products: Tensor | None = None
         if self.bounded and form.sizes.channels > 1:
-            strength = strength / (1 + strength * largest(vectors) / (share * _positive(form.ridge)))
-        return replace(form, vectors=(*form.vectors, Vectors(vectors, strength, 0.0, 1.0)))
+            products = gram(vectors)
+            strength = strength / (1 + strength * largest(products) / (share * _positive(form.ridge)))
+        return replace(form, vectors=(*form.vectors, Vectors(vectors, strength, 0.0, 1.0, products)))
 
     def _lowrank(
         self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
@@ -290,16 +292,15 @@ def _merged(form: QuadraticForm) -> QuadraticForm:
     return replace(form, vectors=kept, dense=dense)
 
 
-def largest(vectors: Tensor) -> Tensor:
-    """[B or 1]: a bound on the largest eigenvalue of A Aᵀ, at most K^(1/8) times too large; O(N K²).
+def largest(products: Tensor) -> Tensor:
+    """[B or 1]: a bound on the largest eigenvalue of products A Aᵀ [B or 1, K, K], at most K^(1/8) times too large.
 
-    The eighth root of the sum of the eigenvalues' eighth powers: smooth, and for K numbers a few small products.
+    The eighth root of the sum of the eigenvalues' eighth powers: smooth, and two small products.
     """
-    gram = vectors @ vectors.transpose(1, 2)
-    squares = gram.square().sum((1, 2))
+    squares = products.square().sum((1, 2))
     some = squares > 0
     size = torch.where(some, squares, 1).sqrt()
-    unit = gram / size[:, None, None]
+    unit = products / size[:, None, None]
     power = unit @ unit
     power = power @ power
     root = torch.where(some, power.square().sum((1, 2)), 1) ** 0.125

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,18 @@ class Vectors:
         strength: [B or 1].
         within: the coupling of a channel with itself.
         across: the coupling of different channels.
+        gram: [B or 1, K, K], A Aᵀ over positions, where it is known already.
     """
 
     values: Tensor
     strength: Tensor
     within: float = 1.0
     across: float = 0.0
+    gram: Tensor | None = None
+
+    def products_of_all(self) -> Tensor:
+        """[B or 1, K, K]: the products of the vectors with each other, over positions; O(N K²)."""
+        return gram(self.values) if self.gram is None else self.gram
 
     def mixed(self, products: Tensor) -> Tensor:
         """S times products [B, M, K] with the vectors."""
@@ -55,10 +62,12 @@ class Vectors:
 
     def gradient(self, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of vᵀWx in the vectors and in the strength."""
-        seen_x, seen_v = self.mixed(self.products(x)), self.products(v)
-        strength = (seen_x * seen_v).sum((1, 2))
-        left = torch.cat([seen_x, self.mixed(seen_v)], 1) * self.strength[:, None, None]
-        values = left.transpose(1, 2) @ torch.cat([v, x], 1)
+        both = torch.cat([v, x], 1)
+        seen_v, seen_x = self.products(both).split(v.shape[1], 1)
+        mixed_x = self.mixed(seen_x)
+        strength = (mixed_x * seen_v).sum((1, 2))
+        left = torch.cat([mixed_x, self.mixed(seen_v)], 1) * self.strength[:, None, None]
+        values: Tensor = left.transpose(1, 2) @ both
         return values.sum_to_size(self.values.shape), strength.sum_to_size(self.strength.shape)
 
 
@@ -292,7 +301,7 @@ class QuadraticForm:
         given = iter(tensors)
         ridge = next(given)
         diagonal = None if self.diagonal is None else next(given)
-        vectors = tuple(replace(part, values=next(given), strength=next(given)) for part in self.vectors)
+        vectors = tuple(replace(part, values=next(given), strength=next(given), gram=None) for part in self.vectors)
         stencil = None if self.stencil is None else replace(self.stencil, weights=next(given))
         links = None if self.links is None else replace(self.links, weights=next(given))
         dense = None if self.dense is None else next(given)
@@ -300,7 +309,10 @@ class QuadraticForm:
 
     def detached(self) -> QuadraticForm:
         """The same form without gradients."""
-        return self.with_tensors([one.detach() for one in self.tensors()])
+        made = self.with_tensors([one.detach() for one in self.tensors()])
+        known = [None if part.gram is None else part.gram.detach() for part in self.vectors]
+        pairs = zip(made.vectors, known, strict=True)
+        return replace(made, vectors=tuple(replace(part, gram=gram) for part, gram in pairs))
 
     def gradient(self, v: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         """The gradients of vᵀQx in `tensors()`: the second half of eq. 15, in memory linear in the tensors."""
@@ -322,7 +334,7 @@ class QuadraticForm:
 
     def given(self, free: Tensor) -> QuadraticForm:
         """The form of the free positions [B, N] when the others are observed: their rows are those of the identity."""
-        vectors = tuple(replace(part, values=part.values * free.unsqueeze(1)) for part in self.vectors)
+        vectors = tuple(replace(part, values=part.values * free.unsqueeze(1), gram=None) for part in self.vectors)
         total = self.diagonal
         stencil, links = self.stencil, self.links
         if stencil is not None:
@@ -360,6 +372,27 @@ def _plus(total: Tensor | None, more: Tensor) -> Tensor:
     return more if total is None else total + more
 
 
+class _Gram(Function):
+    """A Aᵀ of vectors [B, K, N]; its gradient is one product instead of two."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return values @ values.transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (values,) = ctx.saved_tensors
+        found: Tensor = (grads[0] + grads[0].transpose(1, 2)) @ values
+        return found
+
+
+def gram(values: Tensor) -> Tensor:
+    """[B or 1, K, K]: the products of vectors [B or 1, K, N] with each other; O(N K²)."""
+    found: Tensor = _Gram.apply(values)  # type: ignore[no-untyped-call]
+    return found
+
+
 def times(x: Tensor, matrix: Tensor) -> Tensor:
     """Rows x [B, R, N] times matrices [B or 1, N, K]; one that is shared is one product of two matrices."""
     if matrix.shape[0] == 1 and x.shape[0] != 1:
@@ -368,4 +401,4 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
     return x @ matrix
 
 
-__all__ = ["Links", "QuadraticForm", "Sizes", "Stencil", "Vectors", "times"]
+__all__ = ["Links", "QuadraticForm", "Sizes", "Stencil", "Vectors", "gram", "times"]

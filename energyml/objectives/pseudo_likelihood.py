@@ -30,7 +30,7 @@ def pseudo_likelihood(posterior: Posterior, answer: Mapping[str, Tensor], select
     for variable in graph.discrete:
         labels = answer[variable.name]
         known = label_conditionals(problem.terms, env, variable, answer)
-        picked = known.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        picked: Tensor = known.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         total = total + _added(torch.where(labels >= 0, -picked, 0))
     for field in graph.fields:
         (linear,) = (t for t in problem.terms if isinstance(t, LinearTerm) and t.field == field.name)
