@@ -61,6 +61,11 @@ class BatchElimination:
     def _native(self, tables: Tables) -> bool:
         return self.kernels and runs_natively(tables)
 
+    @property
+    def _alone(self) -> bool:
+        """Whether one run answers for all: the examples share a structure, and it is not sliced."""
+        return len(self.parts) == 1 and not self.parts[0].plan.program.slices
+
     # ---------------------------------------------------------------------------------------------------------- sums
 
     def log_partition(self, tables: Tables) -> Tensor:
@@ -73,6 +78,8 @@ class BatchElimination:
         return self._sums(_wide(tables)).to(_dtype(tables))
 
     def _sums(self, wide: Tables) -> Tensor:
+        if self._alone:
+            return self._one(self.parts[0], wide, self.labels, products=True).total
         total = torch.empty(self.size, dtype=torch.float64)
         for part in self.parts:
             total[part.rows] = logsumexp(
@@ -87,6 +94,16 @@ class BatchElimination:
         wide = _wide(tables)
         weight = torch.ones(self.size, dtype=torch.float64) if weight is None else weight.detach().to(torch.float64)
         gradients = _gradients(wide, wanted, 0.0)
+        if self._alone:
+            found = self._one(
+                self.parts[0],
+                wide,
+                self.labels,
+                weights=weight.contiguous(),
+                gradients=gradients,
+                products=not entropies,
+            )
+            return Shares(found.total, gradients, found.entropy)
         total, entropy = torch.empty(self.size, dtype=torch.float64), torch.empty(self.size, dtype=torch.float64)
         for part in self.parts:
             slices = list(self._known(part))
@@ -292,7 +309,7 @@ class BatchElimination:
         code = plan.code(wide)
         work = plan.program.operations / plan.program.rounds * len(part.rows)
         threads = int(min(torch.get_num_threads(), max(1, work // native.WORTH_A_THREAD)))
-        labels = known[:, list(code.known)]
+        labels = known.index_select(1, code.known)
         return native.run(code, part.rows, wide, labels, first=plan.first, threads=threads, **wanted)
 
     def _slices(self, part: Part, tables: Tables) -> Iterator[tuple[Tensor, list[Piece]]]:
@@ -343,7 +360,7 @@ class Shares:
 
     total: Tensor
     gradients: list[Tensor | None]
-    entropy: Tensor
+    entropy: Tensor | None
 
 
 def _mixed_entropy(entropies: Sequence[Tensor | None], share: Tensor) -> Tensor:

@@ -180,7 +180,8 @@ def find_forest(sources: Sources) -> Forest | None:
     scopes = [None if sources.covered(number) else sources.scopes(number) for number in range(len(arities))]
     pairs = [number for number, arity in enumerate(arities) if arity == 2]
     found = [places for number in pairs if (places := scopes[number]) is not None]
-    whole = [np.broadcast_to(places, (sources.batch.size, *places.shape[1:])) for places in found]
+    size = sources.batch.size
+    whole = [np.broadcast_to(one, (size, *one.shape[1:])) if one.shape[0] != size else one for one in found]
     ends = whole[0] if len(whole) == 1 else np.concatenate(whole, 1)
     if not ends.shape[1]:
         return None

@@ -114,18 +114,18 @@ class GraphSession(Session):
         On an accelerator nobody looks: what is ruled out has the score -inf there.
         """
         cells, size, device = self.sources.cells, self.batch.size, self.batch.device
-        labels = torch.zeros(size, cells.count, dtype=torch.long, device=device)
         if device.type != "cpu" or not evidence.allowed:
-            return labels, None
-        observed = np.zeros((size, cells.count), dtype=bool)
+            return torch.zeros(size, cells.count, dtype=torch.long, device=device), None
+        found, observed = np.zeros((size, cells.count), dtype=np.int64), np.zeros((size, cells.count), dtype=bool)
         for name, allowed in evidence.allowed.items():
-            flat = allowed.reshape(size, prod(cells.shapes[name]), allowed.shape[-1])
-            observed[:, cells.span(name)] = (flat.sum(-1) == 1).numpy()
-            labels[:, cells.span(name)] = flat.to(torch.uint8).argmax(-1)
-        exists = [self.batch.cells(v.name, v.dims) for v in self.graph.discrete]
-        for variable, one in zip(self.graph.discrete, exists, strict=True):
-            if one is not None and self.sources.fixed:
-                there = one.reshape(size, prod(cells.shapes[variable.name]))
+            flat = allowed.numpy().reshape(size, prod(cells.shapes[name]), allowed.shape[-1])
+            observed[:, cells.span(name)] = np.count_nonzero(flat, -1) == 1
+            found[:, cells.span(name)] = flat.argmax(-1)
+        labels = torch.from_numpy(found)
+        for variable in self.graph.discrete if self.sources.fixed else ():
+            exists = self.batch.cells(variable.name, variable.dims)
+            if exists is not None:
+                there = exists.reshape(size, prod(cells.shapes[variable.name]))
                 span = cells.span(variable.name)
                 labels[:, span] = torch.where(there, labels[:, span], 0)
                 if variable.name in evidence.allowed:
@@ -231,6 +231,7 @@ class GraphSession(Session):
         tables = [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True)]
         if run.direct(tables):
             shares = run.shares(tables, [False] * len(tables), entropies=True)
+            assert shares.entropy is not None
             return torch.where(shares.total.isneginf(), 0, shares.entropy).to(self.batch.dtype)
         again = tracked(tables)
         with torch.inference_mode(False), torch.enable_grad():

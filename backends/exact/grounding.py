@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from energyml.backends.native.planning import Scopes
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
 from energyml.model.types import Extent
-from energyml.plan.elimination import Scope
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,26 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The factors of one example.
+    """The factors of one example, sorted by the tables they come from.
 
     Attributes:
-        factors: where the factors come from.
+        sources: [F] int64: the table that each factor comes from.
+        elements: [F] int64: which element of that table's index set it is.
         scopes: the cells of each factor.
         sizes: how many labels each cell has.
         absent: cells that do not exist.
     """
 
-    factors: tuple[Factor, ...]
-    scopes: tuple[Scope, ...]
+    sources: np.ndarray
+    elements: np.ndarray
+    scopes: Scopes
     sizes: tuple[int, ...]
     absent: frozenset[int]
+
+    @cached_property
+    def factors(self) -> tuple[Factor, ...]:
+        """Where the factors come from, one by one."""
+        return tuple(map(Factor, self.sources.tolist(), self.elements.tolist()))
 
 
 @dataclass(frozen=True)
@@ -165,23 +172,31 @@ class Sources:
 
     def _structure(self, scopes: Callable[[], Sequence[np.ndarray]], exists: np.ndarray | None = None) -> Structure:
         """From the cells [elements, arity] of each term; an element with a cell that there is not does not exist."""
-        factors: list[Factor] = []
-        cells: list[Scope] = []
-        for source, places in enumerate(scopes()):
-            for element, scope in enumerate(places.tolist()):
-                if all(0 <= cell < self.cells.count for cell in scope):
-                    factors.append(Factor(source, element))
-                    cells.append(tuple(scope))
+        elements: list[np.ndarray] = []
+        cells: list[np.ndarray] = []
+        for places in scopes():
+            elements.append(np.flatnonzero(((places >= 0) & (places < self.cells.count)).all(1)))
+            cells.append(places[elements[-1]])
         sizes: list[int] = []
-        for number, name in enumerate(self.variables):
+        for name in self.variables:
             span = self.cells.span(name)
-            sizes += [self.label_counts[name]] * (span.stop - span.start)
-            for element, cell in enumerate(range(span.start, span.stop)):
-                if exists is None or exists[cell]:
-                    factors.append(Factor(len(self.terms) + number, element))
-                    cells.append((cell,))
+            own = np.arange(span.start, span.stop)
+            sizes += [self.label_counts[name]] * len(own)
+            own = own if exists is None else own[exists[span]]
+            elements.append(own - span.start)
+            cells.append(own[:, None])
+        counts = [len(one) for one in elements]
+        arities = np.repeat([one.shape[1] for one in cells], counts)
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(arities, dtype=np.int64)])
+        members = np.concatenate([one.reshape(-1) for one in cells]).astype(np.int64)
         absent = frozenset() if exists is None else frozenset(np.flatnonzero(~exists).tolist())
-        return Structure(tuple(factors), tuple(cells), tuple(sizes), absent)
+        return Structure(
+            np.repeat(np.arange(len(counts)), counts),
+            np.concatenate(elements),
+            Scopes(members, starts),
+            tuple(sizes),
+            absent,
+        )
 
     def exists(self) -> np.ndarray:
         """[B, cells] which cells exist."""
@@ -195,19 +210,26 @@ class Sources:
 
 
 def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | None:
-    """[B, E, 2]: the cells of a term over the ends of edges, where nothing but their range says which edges exist."""
+    """[B, E, arity]: the cells of a term over the ends of edges, where nothing but their range says which exist."""
     binding = term.term.domain[0] if len(term.term.domain) == 1 else None
-    names = {ref.variable for ref in term.term.scope}
-    if not isinstance(binding, Edges) or len(names) != 1 or len(cells.shapes) != 1 or batch.masks or term.constants:
+    if not isinstance(binding, Edges) or batch.masks or term.constants:
         return None
     if any(batch.along[dim].count is not None for dim in (*binding.dims, binding.over)):
         return None
-    ends = [ref.indices[0] for ref in term.term.scope if len(ref.indices) == 1]
-    if len(ends) != 2 or any(affine.index not in binding.ends or affine.offset for affine in ends):
+    if any(
+        len(ref.indices) != 1 or ref.indices[0].index not in binding.ends or ref.indices[0].offset
+        for ref in term.term.scope
+    ):
         return None
     rows = batch.tensors[binding.source].cpu().numpy()
-    columns = [binding.ends.index(affine.index) for affine in ends]
-    return rows if columns == [0, 1] and rows.shape[2] == 2 else rows[:, :, columns]
+    columns = [binding.ends.index(ref.indices[0].index or "") for ref in term.term.scope]
+    if columns != list(range(rows.shape[2])):
+        rows = rows[:, :, columns]
+    if len(cells.shapes) == 1:
+        return rows
+    sizes = np.array([cells.shapes[ref.variable][0] for ref in term.term.scope])
+    starts = np.array([cells.start[ref.variable] for ref in term.term.scope])
+    return np.where((rows >= 0) & (rows < sizes), rows + starts, -1)
 
 
 def _fixed(term: TableTerm, batch: Batch) -> bool:

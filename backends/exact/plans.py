@@ -14,7 +14,9 @@ from torch import Tensor
 from energyml.backend import QueryRefused
 from energyml.backends.exact.grounding import Group, Sources, Structure
 from energyml.backends.native import graph as native
-from energyml.plan.elimination import Program, TooWide, make_program
+from energyml.backends.native import graphs
+from energyml.backends.native.planning import NativeCompiler
+from energyml.plan.elimination import PlainCompiler, Program, TooWide, cheapest
 
 Tables = Sequence["Tensor | None"]
 
@@ -34,17 +36,22 @@ class Plan:
         shapes = tuple(None if table is None else tuple(table.shape[1:]) for table in tables)
         found = self._codes.get(shapes)
         if found is None:
-            found = self._codes[shapes] = native.encoded(self.program, self._places(shapes))
+            found = self._codes[shapes] = native.encoded(self.program, self._layout(shapes))
         return found
 
-    def _places(self, shapes: Sequence[tuple[int, ...] | None]) -> list[native.Place]:
-        offsets = [self._offsets(source, shape) for source, shape in enumerate(shapes)]
-        strides = [() if shape is None else _strides(shape)[len(self.domains[n]) :] for n, shape in enumerate(shapes)]
-        scopes = self.structure.scopes
-        return [
-            native.Place(f.source, int(offsets[f.source][f.element]), strides[f.source] or (0,) * len(scopes[number]))
-            for number, f in enumerate(self.structure.factors)
-        ]
+    def _layout(self, shapes: Sequence[tuple[int, ...] | None]) -> native.Layout:
+        """Where the factors stand in tables of these shapes (without their batch axis)."""
+        structure = self.structure
+        ends = np.searchsorted(structure.sources, np.arange(len(shapes) + 1))  # factors are sorted by their tables
+        offsets: list[np.ndarray] = []
+        strides: list[np.ndarray] = []
+        for source, shape in enumerate(shapes):
+            factors = slice(ends[source], ends[source + 1])
+            offsets.append(self._offsets(source, shape)[structure.elements[factors]])
+            cells = structure.scopes.starts[factors.stop] - structure.scopes.starts[factors.start]
+            each = np.zeros(1) if shape is None else np.array(_strides(shape)[len(self.domains[source]) :])
+            strides.append(np.resize(each, cells))
+        return native.Layout(structure.sources, np.concatenate(offsets), np.concatenate(strides).astype(np.int64))
 
     def _offsets(self, source: int, shape: tuple[int, ...] | None) -> np.ndarray:
         """Where each element of a table's index set begins."""
@@ -112,8 +119,9 @@ class Plans:
         structure = group.structure
         early = first - structure.absent - known
         try:
-            program = make_program(
-                structure.scopes, structure.sizes, absent=structure.absent, known=known, first=early, budget=self.budget
+            compiler: type[NativeCompiler | PlainCompiler] = PlainCompiler if graphs is None else NativeCompiler
+            program = cheapest(
+                compiler(structure.scopes, structure.sizes, known | structure.absent, early), self.budget
             )
         except TooWide as wide:
             raise QueryRefused(

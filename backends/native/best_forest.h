@@ -73,19 +73,50 @@ template <class T> class BestTree {
         for (int64_t k = tree_.count - 1; k >= 0; --k) {
             const int64_t node = tree_.order[k], parent = tree_.parent[node];
             const T* own = beliefs + node * padded_;
-            const T* table = pair_ + (parent < 0 ? 0 : tree_.edge[node]) * edge_stride_;
-            const int64_t step = tree_.swapped[node] ? 1 : labels_;
-            const T* from = parent < 0 ? nullptr : table + labels[parent] * (tree_.swapped[node] ? labels_ : 1);
-            int64_t pick = 0;
-            T high = -std::numeric_limits<T>::infinity();
-            for (int64_t c = 0; c < labels_; ++c) {
-                const T score = from ? own[c] + from[c * step] : own[c];
-                if (score > high) high = score, pick = c;
+            int64_t pick;
+            if (parent < 0) {
+                pick = highest(own, [](int64_t) __attribute__((always_inline)) { return V<T>{}; });
+            } else {
+                const T* table = pair_ + tree_.edge[node] * edge_stride_;
+                const int64_t above = labels[parent], step = tree_.swapped[node] ? 1 : labels_, start = above * (tree_.swapped[node] ? labels_ : 1);
+                if (shared_) {
+                    const T* row = shared_->rows[!tree_.swapped[node]].data() + above * padded_;
+                    pick = highest(own, [&](int64_t c) __attribute__((always_inline)) { return load(row + c); });
+                } else {
+                    pick = highest_of(own, table + start, step);
+                }
+                total += static_cast<double>(table[start + pick * step]);
             }
             labels[node] = pick;
-            total += static_cast<double>(unary_[node * labels_ + pick]) + (from ? static_cast<double>(from[pick * step]) : 0.0);
+            total += static_cast<double>(unary_[node * labels_ + pick]);
         }
         return total;
+    }
+
+    // The first label with the best score, where `more(c)` adds to a vector of them.
+    template <class F> INLINE int64_t highest(const T* own, F more) const {
+        constexpr int lanes = Lanes<T>::count;
+        V<T> label, high = load(own) + more(0);
+        for (int l = 0; l < lanes; ++l) label[l] = static_cast<T>(l);
+        V<T> best = label;
+        for (int64_t c = lanes; c < padded_; c += lanes) {
+            label += static_cast<T>(lanes);
+            const V<T> score = load(own + c) + more(c);
+            best = score > high ? label : best;
+            high = larger<T>(score, high);
+        }
+        const V<T> top = all<T>(horizontal_max<T>(high));
+        return static_cast<int64_t>(-horizontal_max<T>(high == top ? -best : all<T>(-static_cast<T>(padded_))));
+    }
+
+    INLINE int64_t highest_of(const T* own, const T* from, int64_t step) const {
+        int64_t pick = 0;
+        T high = -std::numeric_limits<T>::infinity();
+        for (int64_t c = 0; c < labels_; ++c) {
+            const T score = own[c] + from[c * step];
+            if (score > high) high = score, pick = c;
+        }
+        return pick;
     }
 
     Tree tree_;

@@ -126,12 +126,24 @@ template <bool EXP> class Blocks {
                 } else if (part.kind == CONTIGUOUS) {
                     to += start;
                     for (int64_t l = 0; l < width; ++l) to[l] = MAX ? (row[l] > to[l] ? row[l] : to[l]) : to[l] + row[l];
-                } else if (part.kind == SCATTERED) {
+                } else if (part.kind == SCATTERED && part.run < SHORT) {
                     const int32_t* place = part.places.data() + start;
                     for (int64_t l = 0; l < width; ++l) {
                         double& one = to[place[l]];
                         one = MAX ? std::max(one, row[l]) : one + row[l];
                     }
+                } else if (part.kind == SCATTERED) {
+                    const int32_t* place = part.places.data() + start;
+                    each_run(part, start, width, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
+                        double* here = to + place[first];
+                        const double* from = row + first;
+                        if (part.repeats) {
+                            const double part_of = total<MAX>(from, count);
+                            *here = MAX ? std::max(*here, part_of) : *here + part_of;
+                        } else {
+                            for (int64_t l = 0; l < count; ++l) here[l] = MAX ? (from[l] > here[l] ? from[l] : here[l]) : here[l] + from[l];
+                        }
+                    });
                 }
             }
             if (!common_shares_.empty()) {
@@ -176,8 +188,12 @@ template <bool EXP> class Blocks {
         const Input* input;
         const double* value;
         double* gradient;
-        std::vector<int32_t> places;  // of the lanes
+        std::vector<int32_t> places = {};  // of the lanes
+        int64_t run = 1;       // as many lanes follow one another in the table, or
+        bool repeats = false;  // are one number of it
     };
+
+    static constexpr int64_t SHORT = 4;  // lanes of a run that is not worth a loop of its own
 
     static INLINE void join(double& total, double one) { total = EXP ? total * one : total + one; }
 
@@ -195,11 +211,12 @@ template <bool EXP> class Blocks {
     void add(const Input& input) {
         bool outer = false, inner = false;
         for (size_t k = 0; k < input.strides.size(); ++k) (k < inner_ ? outer : inner) |= input.strides[k] != 0;
-        Part part{SCALAR, &input, tables_.template at<EXP>(input), tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr, {}};
+        Part part{SCALAR, &input, tables_.template at<EXP>(input), tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr};
         if (!part.value && !part.gradient) return;
         if (inner) {
             part.kind = side_by_side(input) ? CONTIGUOUS : outer ? SCATTERED : COMMON;
             if (part.kind != CONTIGUOUS) part.places = places(input);
+            if (part.kind == SCATTERED) find_run(part);
         }
         if (part.kind == COMMON && part.value) {
             if (common_.empty()) common_.assign(static_cast<size_t>(rows() * lanes_), EXP ? 1.0 : 0.0);
@@ -230,6 +247,20 @@ template <bool EXP> class Blocks {
         return found;
     }
 
+    // How many lanes follow one another in a table, or are one number of it: those of the last cells, as far as they go.
+    void find_run(Part& part) const {
+        const std::vector<int64_t>& strides = part.input->strides;
+        part.repeats = strides.back() == 0;
+        for (size_t k = step_.sizes.size(); k-- > inner_; part.run *= step_.sizes[k])
+            if (strides[k] != (part.repeats ? 0 : part.run)) break;
+    }
+
+    // visit(first lane, how many) for the runs of a table among `width` lanes from `start` on.
+    template <class F> static INLINE void each_run(const Part& part, int64_t start, int64_t width, F visit) {
+        int64_t count = std::min(width, part.run - start % part.run);
+        for (int64_t first = 0; first < width; first += count, count = std::min(width - first, part.run)) visit(first, count);
+    }
+
     INLINE void fill(double* block, int64_t start, int64_t width) const {
         for (int64_t j = 0; j < rows(); ++j) {
             double* row = block + j * stride_;
@@ -248,9 +279,19 @@ template <bool EXP> class Blocks {
                 if (part.kind == CONTIGUOUS) {
                     from += start;
                     for (int64_t l = 0; l < width; ++l) join(row[l], from[l]);
-                } else if (part.kind == SCATTERED) {
+                } else if (part.kind == SCATTERED && part.run < SHORT) {
                     const int32_t* place = part.places.data() + start;
                     for (int64_t l = 0; l < width; ++l) join(row[l], from[place[l]]);
+                } else if (part.kind == SCATTERED) {
+                    const int32_t* place = part.places.data() + start;
+                    each_run(part, start, width, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
+                        const double* here = from + place[first];
+                        double* to = row + first;
+                        if (part.repeats)
+                            for (int64_t l = 0; l < count; ++l) join(to[l], *here);
+                        else
+                            for (int64_t l = 0; l < count; ++l) join(to[l], here[l]);
+                    });
                 }
             }
         }

@@ -52,7 +52,7 @@ template <bool MAX> INLINE double reduce_column(const double* block, int64_t row
     return high + std::log(sum);
 }
 
-constexpr int64_t SMALL = 64;  // entries of a clique that is not worth blocks
+constexpr int64_t SMALL = 16;  // entries of a clique that is not worth blocks
 
 // A small step, entry by entry.  `visit(entry, row)` gets the sums for the labels of the cell.
 template <bool EXP, class F> INLINE void each_small(const Elimination& step, const Tables& tables, double neutral, F visit) {

@@ -234,21 +234,32 @@ template <class In> class TreePass {
     double *belief_ = nullptr, *scaled_ = nullptr, *sums_ = nullptr, *marginal_ = nullptr, *wide_ = nullptr, *spare_ = nullptr;
 };
 
+// What rooting trees needs, for one example after another.
+struct Rooting {
+    std::vector<int64_t> degree, others, lines, start, sorted;
+};
+
 // Sort the nodes of an order by height, then by the end of the edge that they are, roots last: those alike stand together.
-inline void by_height(int64_t nodes, int64_t count, const int64_t* parent, const int64_t* height, const uint8_t* swapped, int64_t* order) {
-    const auto key = [&](int64_t node) { return parent[node] < 0 ? 2 * nodes : 2 * height[node] + swapped[node]; };
-    std::vector<int64_t> start(2 * nodes + 2, 0), sorted(count);
-    for (int64_t k = 0; k < count; ++k) ++start[key(order[k]) + 1];
-    for (size_t k = 1; k < start.size(); ++k) start[k] += start[k - 1];
-    for (int64_t k = 0; k < count; ++k) sorted[start[key(order[k])]++] = order[k];
-    std::copy(sorted.begin(), sorted.end(), order);
+inline void by_height(int64_t count, const int64_t* parent, const int64_t* height, const uint8_t* swapped, int64_t* order, Rooting& room) {
+    int64_t highest = 0;
+    for (int64_t k = 0; k < count; ++k) highest = std::max(highest, height[order[k]]);
+    const int64_t roots = 2 * highest + 2;
+    const auto key = [&](int64_t node) { return parent[node] < 0 ? roots : 2 * height[node] + swapped[node]; };
+    room.start.assign(static_cast<size_t>(roots) + 2, 0);
+    room.sorted.assign(order, order + count);
+    for (int64_t node : room.sorted) ++room.start[key(node) + 1];
+    for (int64_t k = 0; k < roots; ++k) room.start[k + 1] += room.start[k];
+    for (int64_t node : room.sorted) order[room.start[key(node)]++] = node;
 }
 
 // Leaves first: parents, edges and order of one example; false when its edges make a cycle.  Edges with an end that is no node do not count.
 inline bool order_forest(int64_t nodes, int64_t edges, const int64_t* ends, const uint8_t* exists, int64_t* parent, int64_t* edge, int64_t* order,
-                         int64_t* height, uint8_t* swapped, int64_t* count) {
+                         int64_t* height, uint8_t* swapped, int64_t* count, Rooting& room) {
     // For each node its degree and the exclusive-or of its neighbours and edges: a leaf's are its only ones.
-    std::vector<int64_t> degree(nodes, 0), others(nodes, 0), lines(nodes, 0);
+    room.degree.assign(nodes, 0);
+    room.others.assign(nodes, 0);
+    room.lines.assign(nodes, 0);
+    int64_t *degree = room.degree.data(), *others = room.others.data(), *lines = room.lines.data();
     int64_t joined = 0, present = 0, found = 0;
     for (int64_t e = 0; e < edges; ++e) {
         const int64_t a = ends[2 * e], b = ends[2 * e + 1];
@@ -286,7 +297,7 @@ inline bool order_forest(int64_t nodes, int64_t edges, const int64_t* ends, cons
         if (exists[n] && degree[n] == 0) order[found++] = n;
     *count = found;
     if (found != present) return false;
-    by_height(nodes, found, parent, height, swapped, order);
+    by_height(found, parent, height, swapped, order, room);
     return true;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,6 +35,12 @@ class Trees:
     swapped: np.ndarray
     count: np.ndarray
 
+    @cached_property
+    def addresses(self) -> tuple[int, ...]:
+        """Where the arrays are."""
+        arrays = (self.parent, self.edge, self.order, self.height, self.swapped, self.count)
+        return tuple(array.ctypes.data for array in arrays)
+
 
 def order_trees(ends: np.ndarray, exists: np.ndarray) -> Trees | None:
     """Root the trees of a batch; `None` when some edges make a cycle.  Cost: linear in nodes and edges.
@@ -43,15 +50,20 @@ def order_trees(ends: np.ndarray, exists: np.ndarray) -> Trees | None:
         exists: [B, N] bool: which nodes exist.
     """
     batch, nodes = exists.shape
-    ends, there = np.ascontiguousarray(ends, dtype=np.int64), np.ascontiguousarray(exists, dtype=np.uint8)
-    parent, edge, order, height = np.full((4, batch, nodes), -1, dtype=np.int64)
-    swapped, count = np.zeros((batch, nodes), dtype=np.uint8), np.zeros(batch, dtype=np.int64)
-    trees = Trees(parent, edge, order, height, swapped, count)
+    ends, there = np.ascontiguousarray(ends, dtype=np.int64), np.ascontiguousarray(exists).view(np.uint8)
     if kernels is None:
+        parent, edge, order, height = np.full((4, batch, nodes), -1, dtype=np.int64)
+        swapped, count = np.zeros((batch, nodes), dtype=np.uint8), np.zeros(batch, dtype=np.int64)
+        trees = Trees(parent, edge, order, height, swapped, count)
         fine = all(_order_tree(trees, number, ends[number], exists[number]) for number in range(batch))
     else:
-        arrays = (ends, there, parent, edge, order, height, swapped, count)
-        fine = not kernels.order_forest(batch, nodes, ends.shape[1], *(_address(one) for one in arrays))
+        parent, edge, order, height = np.empty((4, batch, nodes), dtype=np.int64)
+        trees = Trees(
+            parent, edge, order, height, np.empty((batch, nodes), dtype=np.uint8), np.empty(batch, dtype=np.int64)
+        )
+        fine = not kernels.order_forest(
+            batch, nodes, ends.shape[1], ends.ctypes.data, there.ctypes.data, *trees.addresses
+        )
     return trees if fine else None
 
 
@@ -136,20 +148,14 @@ def sweep(
             apart = unary.new_zeros(threads, labels, labels) if not example and not edge else None
     if maximise:
         found.labels = torch.zeros(batch, nodes, dtype=torch.int64)
-    arrays = (trees.parent, trees.edge, trees.order, trees.height, trees.swapped, trees.count)
     kernels.sweep_forest(
-        int(unary.dtype == torch.float64), batch, nodes, labels, *(_address(one) for one in arrays), unary.data_ptr(),
-        pair.data_ptr(), example, edge, found.total.data_ptr(), _pointer(weights), _pointer(found.unary),
-        _pointer(found.pair), stride, _pointer(apart), _pointer(found.labels), threads,
+        int(unary.dtype == torch.float64), batch, nodes, labels, *trees.addresses, unary.data_ptr(), pair.data_ptr(),
+        example, edge, found.total.data_ptr(), _pointer(weights), _pointer(found.unary), _pointer(found.pair), stride,
+        _pointer(apart), _pointer(found.labels), threads,
     )  # fmt: skip
     if found.pair is not None and not example and threads > 1:
         found.pair = found.pair.sum(0, keepdim=True)
     return found
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.ctypes.data
-    return address
 
 
 def _pointer(tensor: Tensor | None) -> int:

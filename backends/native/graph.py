@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from energyml.backends.native import graphs as kernels
+from energyml.backends.native.planning import Scopes, Steps, described
 from energyml.plan.elimination import Program
 
 # Entries of all cliques of a batch below which a second thread costs more than it brings.
@@ -18,12 +18,18 @@ WORTH_A_THREAD = 1_000_000
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a factor stands in its table: the table's number, an offset, and a stride for each cell of its scope."""
+class Layout:
+    """Where the factors of a program stand in their tables.
 
-    source: int
-    offset: int
-    strides: tuple[int, ...]
+    Attributes:
+        sources: [factors] int64: which table.
+        offsets: [factors] int64: where a factor begins in it.
+        strides: int64: one for each cell of each scope, in the order of `Scopes.members`.
+    """
+
+    sources: np.ndarray
+    offsets: np.ndarray
+    strides: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -34,69 +40,30 @@ class Encoded:
         program: the kernel's own object.
         cells: how many cells there are.
         steps: how many eliminations there are.
-        known: the known cells, in the order of their labels.
+        known: int64: the known cells, in the order of their labels.
     """
 
     program: object
     cells: int
     steps: int
-    known: tuple[int, ...]
+    known: Tensor
 
 
-def encoded(program: Program, places: Sequence[Place]) -> Encoded:
-    """The program as the kernel reads it.  Cost: linear in the scopes of all inputs."""
-    known = tuple(sorted(program.known))
-    rank = {cell: number for number, cell in enumerate(known)}
-    factors = [_strides(scope, place.strides) for scope, place in zip(program.scopes, places, strict=True)]
-    count = len(factors)
-    offsets: list[int] = []
-    total = 0
-    layouts: list[dict[int, int]] = []
-    for step in program.steps:
-        offsets.append(total)
-        stride, layout = 1, {}
-        for cell in reversed(step.kept):
-            layout[cell] = stride
-            stride *= program.sizes[cell]
-        layouts.append(layout)
-        total += stride
-
-    def head(table: int) -> tuple[tuple[int, int, int], dict[int, int]]:
-        """Where a table stands and how many entries it has if it is a factor; its strides by cell."""
-        if table < count:
-            size = prod(program.sizes[cell] for cell in program.scopes[table])
-            return (places[table].source, places[table].offset, size), factors[table]
-        return (-1 - (table - count), offsets[table - count], 0), layouts[table - count]
-
-    numbers = [len(program.sizes), len(known), total, len(program.steps), len(program.loose)]
-    for step, offset in zip(program.steps, offsets, strict=True):
-        numbers += [step.cell, program.sizes[step.cell], offset, len(step.kept)]
-        for cell in step.kept:
-            numbers += [cell, program.sizes[cell]]
-        numbers.append(len(step.inputs))
-        for table in step.inputs:
-            start, strides = head(table)
-            numbers += [*start, strides.get(step.cell, 0), *(strides.get(cell, 0) for cell in step.kept)]
-            numbers += _known_strides(strides, rank)
-    for table in program.loose:
-        start, strides = head(table)
-        numbers += [*start, *_known_strides(strides, rank)]
+def encoded(program: Program, layout: Layout) -> Encoded:
+    """A program that native code made, for tables of given shapes.  Cost: linear in the scopes of all inputs."""
     assert kernels is not None
-    array = np.array(numbers, dtype=np.int64)
-    return Encoded(kernels.read_program(array.ctypes.data), len(program.sizes), len(program.steps), known)
-
-
-def _strides(scope: Sequence[int], strides: Sequence[int]) -> dict[int, int]:
-    """Strides by cell; a cell that stands in a scope twice moves along the diagonal."""
-    found: dict[int, int] = {}
-    for cell, stride in zip(scope, strides, strict=True):
-        found[cell] = found.get(cell, 0) + stride
-    return found
-
-
-def _known_strides(strides: dict[int, int], rank: dict[int, int]) -> list[int]:
-    pairs = [number for cell, stride in strides.items() if cell in rank for number in (rank[cell], stride)]
-    return [len(pairs) // 2, *pairs]
+    scopes, steps = program.scopes, program.steps
+    assert isinstance(scopes, Scopes)
+    assert isinstance(steps, Steps)
+    known = sorted(program.known)
+    sizes = np.array([program.sizes], dtype=np.int64)
+    ranks = np.full(len(program.sizes), -1, dtype=np.int64)
+    ranks[known] = np.arange(len(known))
+    made = kernels.read_program(
+        *described(scopes, sizes), layout.sources.ctypes.data, layout.offsets.ctypes.data, layout.strides.ctypes.data,
+        ranks.ctypes.data, len(known), steps.numbers.ctypes.data,
+    )  # fmt: skip
+    return Encoded(made, len(program.sizes), len(steps), torch.tensor(known, dtype=torch.int64))
 
 
 @dataclass
@@ -153,31 +120,32 @@ def run(
     count = len(rows)
     threads = max(1, min(threads, count))
     total = torch.empty(count, dtype=torch.float64)
-    strides = np.zeros((3, len(tables)), dtype=np.int64)
-    pointers = np.zeros((2, len(tables)), dtype=np.int64)
+    nothing = [0] * len(tables)
+    # Of tables: where they are and their strides over examples; of gradients the same, and their strides over threads.
+    places = [nothing, nothing[:], nothing[:], nothing[:], nothing[:]]
     copies: list[tuple[Tensor, Tensor]] = []
     for number, table in enumerate(tables):
         if table is None:
             continue
-        pointers[0, number] = table.data_ptr()
-        strides[0, number] = table.stride(0) if table.shape[0] > 1 else 0
+        example = table.stride(0) if table.shape[0] > 1 else 0
+        places[0][number], places[1][number] = table.data_ptr(), example
         gradient = gradients[number] if weights is not None else None
         if gradient is not None:
-            if table.shape[0] > 1:
-                strides[1, number] = table.stride(0)
-            elif threads > 1:  # a table for all examples: each thread adds up its own
+            places[3][number] = example
+            if not example and threads > 1:  # a table for all examples: each thread adds up its own
                 copy = gradient.repeat(threads, *([1] * (gradient.dim() - 1)))
                 copies.append((gradient, copy))
-                gradient, strides[2, number] = copy, copy.stride(0)
-            pointers[1, number] = gradient.data_ptr()
+                gradient, places[4][number] = copy, copy.stride(0)
+            places[2][number] = gradient.data_ptr()
+    given = np.array(places, dtype=np.int64)
+    start, row = given.ctypes.data, given.strides[0]
     entropy = torch.empty(count, dtype=torch.float64) if weights is not None and not (maximise or products) else None
     drawn = torch.zeros(count, draws, code.cells, dtype=torch.int64) if draws else None
     examples, known = np.ascontiguousarray(rows, dtype=np.int64), labels.contiguous()
     kernels.eliminate(
         int(maximise), int(products), first if maximise else code.steps, first, code.program, examples.ctypes.data,
-        count, pointers[0].ctypes.data, strides[0].ctypes.data, len(tables), known.data_ptr(), total.data_ptr(),
-        _pointer(weights), pointers[1].ctypes.data, strides[1].ctypes.data, strides[2].ctypes.data, _pointer(entropy),
-        _pointer(uniforms), _pointer(drawn), draws, threads,
+        count, start, start + row, len(tables), known.data_ptr(), total.data_ptr(), _pointer(weights), start + 2 * row,
+        start + 3 * row, start + 4 * row, _pointer(entropy), _pointer(uniforms), _pointer(drawn), draws, threads,
     )  # fmt: skip
     for gradient, copy in copies:
         if maximise:

@@ -13,58 +13,10 @@
 
 #include "best_forest.h"
 #include "products.h"
+#include "programs.h"
 #include "scaled_forest.h"
 
 namespace energyml {
-
-// Reads the numbers of a program one after another (see `encoded` in backends/native/graph.py).
-struct Reader {
-    const int64_t* next;
-    int64_t operator()() { return *next++; }
-};
-
-static Input read_input(Reader& read, size_t kept, Graph& graph) {
-    Input input{read(), read(), read(), graph.blocks, 0, {}, {}};
-    graph.blocks += input.size;
-    if (kept != static_cast<size_t>(-1)) {
-        input.row = read();
-        for (size_t k = 0; k < kept; ++k) input.strides.push_back(read());
-    }
-    for (int64_t pairs = read(); pairs > 0; --pairs) {
-        input.known.push_back(read());
-        input.known.push_back(read());
-    }
-    return input;
-}
-
-static Graph read_graph(const int64_t* numbers) {
-    Reader read{numbers};
-    Graph graph;
-    graph.cells = read();
-    graph.known = read();
-    graph.workspace = read();
-    int64_t steps = read(), loose = read();
-    graph.steps.reserve(steps);
-    for (; steps > 0; --steps) {
-        Elimination step;
-        step.cell = read();
-        step.rows = read();
-        step.message = read();
-        step.entries = 1;
-        size_t kept = read();
-        for (size_t k = 0; k < kept; ++k) {
-            step.kept.push_back(read());
-            step.sizes.push_back(read());
-            step.entries *= step.sizes.back();
-        }
-        int64_t inputs = read();
-        step.inputs.reserve(inputs);
-        for (; inputs > 0; --inputs) step.inputs.push_back(read_input(read, kept, graph));
-        graph.steps.push_back(std::move(step));
-    }
-    for (; loose > 0; --loose) graph.loose.push_back(read_input(read, static_cast<size_t>(-1), graph));
-    return graph;
-}
 
 // What a call wants; null pointers for what it does not.
 struct Wanted {
@@ -327,20 +279,78 @@ static constexpr const char* PROGRAM = "energyml.program";
 
 static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
 
-// read_program(numbers) -> a program that `eliminate` runs
-static PyObject* read_program(PyObject*, PyObject* numbers) {
-    const auto* start = reinterpret_cast<const int64_t*>(static_cast<intptr_t>(PyLong_AsLongLong(numbers)));
+static bool expects(Py_ssize_t wanted, Py_ssize_t found) {
+    if (wanted != found) PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, found);
+    return wanted == found;
+}
+
+static constexpr Py_ssize_t SCOPES = 7;  // arguments that make a `Scopes`
+
+static Scopes read_scopes(Arguments& take) {
+    Scopes graph;
+    graph.cells = take.number();
+    graph.factors = take.number();
+    graph.members = take.pointer<const int64_t*>();
+    graph.starts = take.pointer<const int64_t*>();
+    graph.sizes = take.pointer<const int64_t*>();
+    graph.weights = take.pointer<const int64_t*>();
+    graph.marks = take.pointer<const uint8_t*>();
+    return graph;
+}
+
+// search_order(cells, factors, members, starts, sizes, weights, marks, method, limit, ties, order) -> the width, or -1 when above the limit
+static PyObject* search_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!expects(SCOPES + 4, n)) return nullptr;
+    Arguments take{args};
+    const Scopes graph = read_scopes(take);
+    const int64_t method = take.number();
+    const double limit = PyFloat_AsDouble(*take.next++);
+    const int64_t ties = take.number();
+    auto* order = take.pointer<int64_t*>();
     if (PyErr_Occurred()) return nullptr;
-    return PyCapsule_New(new Graph(read_graph(start)), PROGRAM, forget_program);
+    constexpr int64_t (*searches[])(const Scopes&, double, int64_t, int64_t*) = {min_weight, min_fill, natural};
+    int64_t width = 0;
+    Py_BEGIN_ALLOW_THREADS
+    width = searches[method](graph, limit, ties, order);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLongLong(width);
+}
+
+// compile_order(cells, factors, members, starts, sizes, weights, marks, order, steps) -> (numbers, width, operations, entries)
+static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!expects(SCOPES + 2, n)) return nullptr;
+    Arguments take{args};
+    const Scopes graph = read_scopes(take);
+    const auto* order = take.pointer<const int64_t*>();
+    const int64_t steps = take.number();
+    if (PyErr_Occurred()) return nullptr;
+    const Compiled made = compile_order(graph, order, steps);
+    const auto* bytes = reinterpret_cast<const char*>(made.numbers.data());
+    return Py_BuildValue("y#Ldd", bytes, static_cast<Py_ssize_t>(made.numbers.size() * sizeof(int64_t)), static_cast<long long>(made.width),
+                         made.operations, made.entries);
+}
+
+// read_program(cells, factors, members, starts, sizes, weights, marks, sources, offsets, strides, ranks, known, numbers) -> a program that
+// `eliminate` runs
+static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!expects(SCOPES + 6, n)) return nullptr;
+    Arguments take{args};
+    const Scopes graph = read_scopes(take);
+    Layout layout;
+    layout.sources = take.pointer<const int64_t*>();
+    layout.offsets = take.pointer<const int64_t*>();
+    layout.strides = take.pointer<const int64_t*>();
+    layout.ranks = take.pointer<const int64_t*>();
+    layout.known = take.number();
+    const auto* numbers = take.pointer<const int64_t*>();
+    if (PyErr_Occurred()) return nullptr;
+    return PyCapsule_New(new Graph(Assembly(graph, layout).read(numbers)), PROGRAM, forget_program);
 }
 
 // eliminate(maximise, products, sums, counted, program, rows, count, tables, example_strides, table_count, labels, log_z, weights, gradients,
 //           gradient_strides, thread_strides, entropy, uniforms, drawn, draws, threads)
 static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 21) {
-        PyErr_Format(PyExc_TypeError, "expected 21 arguments, found %zd", n);
-        return nullptr;
-    }
+    if (!expects(21, n)) return nullptr;
     Arguments take{args};
     Wanted wanted;
     wanted.maximise = take.number() != 0;
@@ -376,10 +386,7 @@ static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
 
 // order_forest(B, nodes, edges, ends, exists, parent, edge, order, height, swapped, count) -> examples whose edges make a cycle
 static PyObject* order_forests(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 11) {
-        PyErr_Format(PyExc_TypeError, "expected 11 arguments, found %zd", n);
-        return nullptr;
-    }
+    if (!expects(11, n)) return nullptr;
     Arguments take{args};
     const int64_t batch = take.number(), nodes = take.number(), edges = take.number();
     const auto* ends = take.pointer<const int64_t*>();
@@ -392,9 +399,10 @@ static PyObject* order_forests(PyObject*, PyObject* const* args, Py_ssize_t n) {
     auto* count = take.pointer<int64_t*>();
     if (PyErr_Occurred()) return nullptr;
     int64_t cyclic = 0;
+    Rooting room;
     for (int64_t b = 0; b < batch; ++b) {
         const int64_t at = b * nodes;
-        cyclic += !order_forest(nodes, edges, ends + b * edges * 2, exists + at, parent + at, edge + at, order + at, height + at, swapped + at, count + b);
+        cyclic += !order_forest(nodes, edges, ends + b * edges * 2, exists + at, parent + at, edge + at, order + at, height + at, swapped + at, count + b, room);
     }
     return PyLong_FromLongLong(cyclic);
 }
@@ -431,10 +439,7 @@ template <class T> static void read_and_sweep(Arguments take) {
 // sweep_forest(double?, B, nodes, labels, parent, edge, order, height, swapped, count, unary, pair, example_stride, edge_stride, log_z,
 //              weights, unary_gradient, pair_gradient, gradient_stride, apart, labels, threads)
 static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 22) {
-        PyErr_Format(PyExc_TypeError, "expected 22 arguments, found %zd", n);
-        return nullptr;
-    }
+    if (!expects(22, n)) return nullptr;
     Arguments take{args};
     if (take.number())
         read_and_sweep<double>(take);
@@ -445,7 +450,9 @@ static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 static PyMethodDef methods[] = {
-    {"read_program", read_program, METH_O, "A program from its numbers."},
+    {"search_order", reinterpret_cast<PyCFunction>(search_order), METH_FASTCALL, "An elimination order."},
+    {"compile_order", reinterpret_cast<PyCFunction>(compile_program), METH_FASTCALL, "The numbers of an order's program, and its costs."},
+    {"read_program", reinterpret_cast<PyCFunction>(read_program), METH_FASTCALL, "A program from its numbers."},
     {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},
     {"sweep_forest", reinterpret_cast<PyCFunction>(sweep_forest), METH_FASTCALL, "Messages along trees, and back."},
     {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},

@@ -7,7 +7,8 @@ the backend runs it on tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,8 +19,11 @@ Scope = tuple[int, ...]
 BYTES = 8
 # More slices than this mean hours, whatever the memory.
 LARGEST_SLICES = 1 << 16
-# Operations below which looking for a better order takes longer than many runs, and above which every look pays.
-CHEAP, WORTH_SEARCHING = 1 << 17, 1 << 22
+# Operations below which looking for a better order takes longer than many runs, and above which even opt_einsum's
+# search, tens of milliseconds, is short.
+CHEAP, WORTH_SEARCHING = 1 << 18, 1 << 30
+# Operations above which min-fill is run again with so many other ways to break ties.
+WORTH_OTHER_TIES, OTHER_TIES = 1 << 23, 4
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,21 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What one run of a program takes.
+
+    Attributes:
+        width: the largest number of cells that a message has.
+        operations: multiplications and additions: the entries of each clique times its tables.
+        entries: the entries of all messages.
+    """
+
+    width: int
+    operations: float
+    entries: float
+
+
+@dataclass(frozen=True)
 class Program:
     """All eliminations of one graph.
 
@@ -49,38 +68,39 @@ class Program:
         known: cells that are not summed out, because they are observed or because the program is sliced over them.
         slices: those of the known cells that the program is run for with each of their labels.
         method: how the order was found.
+        costs: of one slice.
     """
 
-    scopes: tuple[Scope, ...]
-    sizes: tuple[int, ...]
-    steps: tuple[Step, ...]
-    loose: tuple[int, ...]
+    scopes: Sequence[Scope]
+    sizes: Sequence[int]
+    steps: Sequence[Step]
+    loose: Sequence[int]
     known: frozenset[int]
     slices: Scope
     method: str
+    costs: Costs
 
-    @cached_property
+    @property
     def width(self) -> int:
         """The largest number of cells that a message has."""
-        return max((len(step.kept) for step in self.steps), default=0)
+        return self.costs.width
 
     @cached_property
     def operations(self) -> float:
         """Multiplications and additions of one pass over all slices: the entries of each clique times its tables."""
-        each = sum(len(step.inputs) * self.sizes[step.cell] * _entries(step.kept, self.sizes) for step in self.steps)
-        return each * self.rounds
+        return self.costs.operations * self.rounds
 
-    @cached_property
+    @property
     def message_entries(self) -> float:
         """The entries of all messages of one slice."""
-        return sum(_entries(step.kept, self.sizes) for step in self.steps)
+        return self.costs.entries
 
-    @cached_property
+    @property
     def memory(self) -> float:
         """Bytes of the messages and their gradients for one example."""
         return 2 * BYTES * self.message_entries
 
-    @property
+    @cached_property
     def rounds(self) -> float:
         """How often the program is run."""
         return _entries(self.slices, self.sizes)
@@ -138,6 +158,58 @@ def primal(scopes: Iterable[Scope], cells: int) -> list[set[int]]:
     return adjacent
 
 
+class Compiler(ABC):
+    """Finds orders for one graph and makes programs of them.
+
+    Attributes:
+        scopes: the cells of each factor.
+        sizes: how many labels each cell has.
+        known: cells that are not eliminated.
+        first: cells that are eliminated before all others.
+    """
+
+    scopes: Sequence[Scope]
+    sizes: Sequence[int]
+    known: frozenset[int]
+    first: frozenset[int]
+
+    @abstractmethod
+    def order(self, method: str, limit: float | None, ties: int = 0) -> Sequence[int] | None:
+        """The order that a method of `SEARCHES` finds; `None` if it is wider than `limit`.
+
+        Args:
+            method: the method.
+            limit: the largest width.
+            ties: which way to break ties, for min-fill.
+        """
+
+    @abstractmethod
+    def program(self, order: Sequence[int], known: frozenset[int], method: str, slices: Scope = ()) -> Program:
+        """The program of an order of the cells that are not known."""
+
+
+class PlainCompiler(Compiler):
+    """In Python, from scopes as tuples; native code that does the same is compared with it."""
+
+    def __init__(
+        self, scopes: Sequence[Scope], sizes: Sequence[int], known: frozenset[int], first: frozenset[int]
+    ) -> None:
+        self.scopes, self.sizes, self.known, self.first = scopes, sizes, known, first
+
+    @cached_property
+    def _graph(self) -> Primal:
+        return Primal(primal(self.scopes, len(self.sizes)), self.sizes, self.first, self.known)
+
+    def order(self, method: str, limit: float | None, ties: int = 0) -> Sequence[int] | None:
+        """As `Compiler.order`."""
+        found = min_fill(self._graph, limit, ties) if ties else SEARCHES[method](self._graph, limit)
+        return None if found is None else found.order
+
+    def program(self, order: Sequence[int], known: frozenset[int], method: str, slices: Scope = ()) -> Program:
+        """As `Compiler.program`."""
+        return compile_order(self.scopes, self.sizes, order, known, method, slices)
+
+
 def make_program(
     scopes: Sequence[Scope],
     sizes: Sequence[int],
@@ -147,12 +219,7 @@ def make_program(
     first: Iterable[int] = (),
     budget: float = math.inf,
 ) -> Program:
-    """The cheapest program that was found within a budget of memory.
-
-    Orders are tried by min-weight and, unless that is cheap, by the numbers of the cells, by min-fill where the graph
-    is not huge, and by opt_einsum's greedy contraction paths where the best of them is still expensive.  If the
-    messages of the cheapest order do not fit, the program is sliced: the cells that are in most of the large messages
-    are tried label by label.
+    """The cheapest program that was found within a budget of memory, as by `cheapest`.
 
     Args:
         scopes: the cells of each factor.
@@ -165,47 +232,59 @@ def make_program(
     Raises:
         TooWide: when no order fits, sliced or not.
     """
-    fixed = frozenset(known) | frozenset(absent)
-    graph = Primal(primal(scopes, len(sizes)), sizes, frozenset(first), fixed)
-    limit = _widest(sizes, budget)
+    return cheapest(PlainCompiler(scopes, sizes, frozenset(known) | frozenset(absent), frozenset(first)), budget)
+
+
+def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
+    """The cheapest program that was found within a budget of memory.
+
+    Orders are tried by min-weight and, until one is cheap, by min-fill (where the graph is not huge), by the numbers of
+    the cells, by min-fill with ties broken in other ways, and in the end by opt_einsum's greedy contraction paths.  If
+    the messages of the cheapest order do not fit, the program is sliced: the cells that are in most of the large
+    messages are tried label by label.
+
+    Args:
+        compiler: for the graph.
+        budget: bytes that one example may need.
+
+    Raises:
+        TooWide: when no order fits, sliced or not.
+    """
+    fewest = min((size for size in compiler.sizes if size > 1), default=2)
+    # The width beyond which no order can fit, however it is sliced, if cells have the fewest labels of all.
+    widest = math.log(max(2.0, budget / BYTES) * LARGEST_SLICES, fewest) if math.isfinite(budget) else None
+    bounded = min(compiler.sizes, default=fewest) > 1
+    limit = widest
     best: Program | None = None
-    for method, search in _searches(graph):
-        if best is not None and best.operations < CHEAP:
-            break
-        found = search(graph, limit)
+    for method, ties in _TRIALS:
+        if method == "min-fill" and len(compiler.sizes) > LARGEST_FOR_FILL:
+            continue
+        if best.operations < (WORTH_OTHER_TIES if ties else CHEAP) if best is not None else ties:
+            break  # it is good enough, or other ties will not make so wide a graph narrow
+        found = compiler.order(method, limit, ties)
         if found is not None:
-            made = compile_order(scopes, sizes, found.order, fixed, method)
+            made = compiler.program(found, compiler.known, f"{method} (ties {ties})" if ties else method)
             best = made if best is None or made.operations < best.operations else best
-    if best is not None and best.operations > WORTH_SEARCHING and not graph.first:
-        best = _searched(best, scopes, sizes, fixed)
+            if bounded:  # a wider order has a clique that alone takes more operations
+                known = math.log(max(2.0, best.operations), fewest)
+                limit = known if limit is None else min(limit, known)
     if best is None:
-        width = int(limit or 0)
-        raise TooWide(width, BYTES * float(_fewest(sizes)) ** width, budget, searched=False)
-    sliced = _sliced(best, fixed, budget)
+        width = int(widest or 0)
+        raise TooWide(width, BYTES * float(fewest) ** width, budget, searched=False)
+    if best.operations > WORTH_SEARCHING and not compiler.first:
+        best = _searched(best, compiler)
+    sliced = _sliced(best, compiler, budget)
     if sliced is None:
         raise TooWide(best.width, best.memory, budget, searched=True)
     return sliced
 
 
-def _widest(sizes: Sequence[int], budget: float) -> float | None:
-    """The width beyond which no order can fit, however it is sliced, if cells have the fewest labels of all."""
-    if not math.isfinite(budget):
-        return None
-    return math.log(max(2.0, budget / BYTES) * LARGEST_SLICES, _fewest(sizes))
-
-
-def _fewest(sizes: Sequence[int]) -> int:
-    return min((size for size in sizes if size > 1), default=2)
-
-
-Search = Callable[[Primal, "float | None"], "Elimination | None"]
-
-
-def _searches(graph: Primal) -> list[tuple[str, Search]]:
-    searches: list[tuple[str, Search]] = [("min-weight", min_weight), ("natural", natural)]
-    if len(graph.neighbours) <= LARGEST_FOR_FILL:
-        searches.append(("min-fill", min_fill))
-    return searches
+SEARCHES: Mapping[str, Callable[[Primal, float | None], Elimination | None]] = {
+    "min-weight": min_weight,
+    "min-fill": min_fill,
+    "natural": natural,
+}
+_TRIALS = [*((method, 0) for method in SEARCHES), *(("min-fill", ties) for ties in range(1, OTHER_TIES + 1))]
 
 
 def compile_order(
@@ -224,7 +303,8 @@ def compile_order(
     for number, cells in enumerate(tables):
         (buckets[min(place[cell] for cell in cells)] if cells else loose).append(number)
     steps: list[Step] = []
-    waiting: dict[Scope, list[int]] = {}
+    waiting: dict[Scope, int] = {}
+    width, operations, total = 0, 0.0, 0.0
     for cell, bucket in zip(order, buckets, strict=True):
         kept: set[int] = set()
         for table in bucket:
@@ -232,25 +312,31 @@ def compile_order(
         kept.discard(cell)
         scope = tuple(sorted(kept, key=place.__getitem__))
         onward = buckets[place[scope[0]]] if scope else loose
-        for message in waiting.pop(scope, ()) if scope else ():  # one message in place of many over the same cells
-            onward.remove(message)
-            bucket.append(message)
+        before = waiting.get(scope) if scope else None
+        if before is not None:  # one message in place of many over the same cells
+            onward.remove(before)
+            bucket.append(before)
         onward.append(len(tables))
-        waiting[scope] = [len(tables)]
+        waiting[scope] = len(tables)
         tables.append(scope)
         steps.append(Step(cell, scope, tuple(bucket)))
-    return Program(tuple(scopes), tuple(sizes), tuple(steps), tuple(loose), known, slices, method)
+        entries = _entries(scope, sizes)
+        width = max(width, len(scope))
+        operations += len(bucket) * sizes[cell] * entries
+        total += entries
+    costs = Costs(width, operations, total)
+    return Program(tuple(scopes), tuple(sizes), tuple(steps), tuple(loose), known, slices, method, costs)
 
 
-def _searched(best: Program, scopes: Sequence[Scope], sizes: Sequence[int], known: frozenset[int]) -> Program:
+def _searched(best: Program, compiler: Compiler) -> Program:
     """A better order from opt_einsum's contraction paths, if one is found."""
     import opt_einsum
 
-    sets = [frozenset(scope) - known for scope in scopes]
+    sets = [frozenset(scope) - compiler.known for scope in compiler.scopes]
     tables = [cells for cells in sets if cells]
-    dims = {cell: sizes[cell] for cells in tables for cell in cells}
+    dims = {cell: compiler.sizes[cell] for cells in tables for cell in cells}
     path = opt_einsum.paths.greedy([frozenset(cells) for cells in tables], frozenset(), dims)
-    made = compile_order(scopes, sizes, _order_of_path(tables, path), known, "opt_einsum greedy")
+    made = compiler.program(_order_of_path(tables, path), compiler.known, "opt_einsum greedy")
     return made if made.operations < best.operations else best
 
 
@@ -275,9 +361,9 @@ def _order_of_path(tables: Sequence[frozenset[int]], path: Sequence[Sequence[int
     return order
 
 
-def _sliced(program: Program, known: frozenset[int], budget: float) -> Program | None:
+def _sliced(program: Program, compiler: Compiler, budget: float) -> Program | None:
     """The program with cells taken out of its messages, one by one, until it fits; `None` if it never does."""
-    fixed = known
+    fixed = compiler.known
     while program.memory > budget:
         shares: dict[int, float] = {}
         for step in program.steps:
@@ -292,5 +378,5 @@ def _sliced(program: Program, known: frozenset[int], budget: float) -> Program |
             return None
         fixed = fixed | {worst}
         order = tuple(cell for cell in program.order if cell != worst)
-        program = compile_order(program.scopes, program.sizes, order, fixed, program.method, slices)
+        program = compiler.program(order, fixed, program.method, slices)
     return program

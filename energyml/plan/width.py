@@ -41,12 +41,24 @@ class Primal:
         return [cell for cell in range(len(self.neighbours)) if cell not in self.known]
 
 
-def min_fill(graph: Primal, limit: float | None = None) -> Elimination | None:
-    """The greedy order that adds the fewest edges (ties by the size of the clique); `None` if wider than `limit`.
+def clique_weights(sizes: Sequence[int]) -> list[int]:
+    """The logarithms of the sizes as whole numbers: sums of them are exact, whatever is added first."""
+    known = {size: round(math.log2(max(1, size)) * 2**32) for size in set(sizes)}
+    return [known[size] for size in sizes]
 
+
+def tie_rank(cell: int, ties: int) -> int:
+    """The rank of a cell among equally good ones: its number, or for other ways to break ties its hash (Knuth)."""
+    return (cell + 1) * 2_654_435_761 * (2 * ties - 1) & 0xFFFF_FFFF if ties else cell
+
+
+def min_fill(graph: Primal, limit: float | None = None, ties: int = 0) -> Elimination | None:
+    """The greedy order that adds the fewest edges; `None` if wider than `limit`.
+
+    Ties are broken by the size of the clique, then by `tie_rank`: another way to break them gives another order.
     Cost: O(n · d²) operations on bit sets of n cells of degree d (Koller & Friedman 2009, section 9.4.3.2).
     """
-    return _Fill(graph).run(limit)
+    return _Fill(graph, ties).run(limit)
 
 
 def min_weight(graph: Primal, limit: float | None = None) -> Elimination | None:
@@ -54,38 +66,32 @@ def min_weight(graph: Primal, limit: float | None = None) -> Elimination | None:
 
     Cost: O(n · d) set operations on n cells of degree d: usable for tens of thousands of cells.
     """
-    early = graph.first
-    logs = [math.log(max(1, size)) for size in graph.sizes]
+    early, weights = graph.first, clique_weights(graph.sizes)
     adjacent = {cell: set(graph.neighbours[cell]) - graph.known for cell in graph.cells}
-
-    alike = len(set(logs)) == 1  # then counting neighbours is enough, and much faster
-
-    def key(cell: int) -> tuple[bool, float]:
-        around = adjacent[cell]
-        return cell not in early, len(around) if alike else logs[cell] + math.fsum(map(logs.__getitem__, around))
-
-    keys = {cell: key(cell) for cell in adjacent}
-    heap = [(weight, cell) for cell, weight in keys.items()]
+    cliques = {cell: weights[cell] + sum(map(weights.__getitem__, around)) for cell, around in adjacent.items()}
+    heap = [(cell not in early, weight, cell) for cell, weight in cliques.items()]
     heapq.heapify(heap)
     order: list[int] = []
     width = 0
     while heap:
-        weight, cell = heapq.heappop(heap)
-        if keys.get(cell) != weight:
+        _, weight, cell = heapq.heappop(heap)
+        if cliques.get(cell) != weight:
             continue  # an entry from before its neighbourhood changed
-        del keys[cell]
+        del cliques[cell]
         around = adjacent.pop(cell)
         width = max(width, len(around))
         if limit is not None and width > limit:
             return None
         order.append(cell)
+        gone = weights[cell]
         for one in around:
             beside = adjacent[one]
-            beside |= around
-            beside.discard(one)
+            joined = around - beside
+            joined.discard(one)
+            beside |= joined
             beside.discard(cell)
-            keys[one] = key(one)
-            heapq.heappush(heap, (keys[one], one))
+            cliques[one] += sum(map(weights.__getitem__, joined)) - gone
+            heapq.heappush(heap, (one not in early, cliques[one], one))
     return Elimination(tuple(order), width)
 
 
@@ -108,29 +114,31 @@ def natural(graph: Primal, limit: float | None = None) -> Elimination | None:
 class _Fill:
     """Adjacency as one bit set for each cell; a heap whose stale entries are skipped."""
 
-    def __init__(self, graph: Primal) -> None:
+    def __init__(self, graph: Primal, ties: int) -> None:
         known = _bits(graph.known)
-        self.sizes, self.early = graph.sizes, graph.first
+        self.ties = ties
+        self.weights, self.early = clique_weights(graph.sizes), graph.first
         self.adjacent = [_bits(around) & ~known for around in graph.neighbours]
         self.cells = graph.cells
 
-    def key(self, cell: int) -> tuple[bool, int, float]:
+    def key(self, cell: int) -> tuple[bool, int, int]:
         around = self.adjacent[cell]
         degree = around.bit_count()
-        weight, joined = float(self.sizes[cell]), 0
+        weight, joined = self.weights[cell], 0
         for other in _members(around):
-            weight *= self.sizes[other]
+            weight += self.weights[other]
             joined += (self.adjacent[other] & around).bit_count()
         return cell not in self.early, (degree * (degree - 1) - joined) // 2, weight
 
     def run(self, limit: float | None) -> Elimination | None:
         keys = {cell: self.key(cell) for cell in self.cells}
-        heap = [(key, cell) for cell, key in keys.items()]
+        ranks = {cell: tie_rank(cell, self.ties) for cell in self.cells}
+        heap = [(key, ranks[cell], cell) for cell, key in keys.items()]
         heapq.heapify(heap)
         order: list[int] = []
         width = 0
         while heap:
-            key, cell = heapq.heappop(heap)
+            key, _, cell = heapq.heappop(heap)
             if keys.get(cell) != key:
                 continue
             del keys[cell]
@@ -144,7 +152,7 @@ class _Fill:
                     new = self.key(other)
                     if new != keys[other]:
                         keys[other] = new
-                        heapq.heappush(heap, (new, other))
+                        heapq.heappush(heap, (new, ranks[other], other))
         return Elimination(tuple(order), width)
 
     def _join(self, cell: int, around: int) -> list[int]:

@@ -1,0 +1,160 @@
+// Elimination programs: the twin of `compile_order` in energyml/plan/elimination.py, and programs as the kernels run them.
+//
+// Between the two a program is a list of numbers: how many steps and loose tables there are; for each step its cell, how many cells its
+// message has, these, how many tables it adds up, these; then the loose tables.
+#pragma once
+
+#include "blocks.h"
+#include "orders.h"
+
+namespace energyml {
+
+struct Compiled {
+    std::vector<int64_t> numbers;
+    int64_t width = 0;
+    double operations = 0, entries = 0;
+};
+
+// The program of an order (bucket elimination: Dechter 1999).
+static Compiled compile_order(const Scopes& graph, const int64_t* order, int64_t steps) {
+    Compiled made;
+    std::vector<int64_t> place(static_cast<size_t>(graph.cells), steps);
+    for (int64_t k = 0; k < steps; ++k) place[order[k]] = k;
+    const auto earlier = [&](int64_t one, int64_t other) { return place[one] < place[other]; };
+    std::vector<std::vector<int64_t>> buckets(static_cast<size_t>(steps) + 1);  // the last one is for loose tables
+    for (int64_t f = 0; f < graph.factors; ++f) {
+        int64_t first = steps;
+        for (int64_t m = graph.starts[f]; m < graph.starts[f + 1]; ++m) first = std::min(first, place[graph.members[m]]);
+        buckets[first].push_back(f);
+    }
+    std::vector<std::vector<int64_t>> messages(static_cast<size_t>(steps));
+    std::vector<int64_t> seen(static_cast<size_t>(graph.cells), -1);
+    made.numbers = {steps, 0};
+    for (int64_t k = 0; k < steps; ++k) {
+        std::vector<int64_t>&bucket = buckets[k], &kept = messages[k];
+        seen[order[k]] = k;
+        const auto keep = [&](int64_t cell) {
+            if (place[cell] == steps || seen[cell] == k) return;
+            seen[cell] = k;
+            kept.push_back(cell);
+        };
+        for (int64_t table : bucket) {
+            if (table < graph.factors)
+                for (int64_t m = graph.starts[table]; m < graph.starts[table + 1]; ++m) keep(graph.members[m]);
+            else
+                for (int64_t cell : messages[table - graph.factors]) keep(cell);
+        }
+        std::sort(kept.begin(), kept.end(), earlier);
+        std::vector<int64_t>& onward = buckets[kept.empty() ? steps : place[kept[0]]];
+        // One message in place of many over the same cells; those of a bucket stand behind its factors.
+        for (size_t other = kept.empty() ? 0 : onward.size(); other > 0 && onward[other - 1] >= graph.factors; --other)
+            if (messages[onward[other - 1] - graph.factors] == kept) {
+                bucket.push_back(onward[other - 1]);
+                onward.erase(onward.begin() + static_cast<std::ptrdiff_t>(other) - 1);
+                break;
+            }
+        onward.push_back(graph.factors + k);
+        made.numbers.insert(made.numbers.end(), {order[k], static_cast<int64_t>(kept.size())});
+        made.numbers.insert(made.numbers.end(), kept.begin(), kept.end());
+        made.numbers.push_back(static_cast<int64_t>(bucket.size()));
+        made.numbers.insert(made.numbers.end(), bucket.begin(), bucket.end());
+        double entries = 1;
+        for (int64_t cell : kept) entries *= static_cast<double>(graph.sizes[cell]);
+        made.width = std::max(made.width, static_cast<int64_t>(kept.size()));
+        made.operations += static_cast<double>(static_cast<int64_t>(bucket.size()) * graph.sizes[order[k]]) * entries;
+        made.entries += entries;
+    }
+    made.numbers[1] = static_cast<int64_t>(buckets[steps].size());
+    made.numbers.insert(made.numbers.end(), buckets[steps].begin(), buckets[steps].end());
+    return made;
+}
+
+// Where the factors stand in their tables.
+struct Layout {
+    const int64_t* sources;  // [factors]: which table
+    const int64_t* offsets;  // [factors]
+    const int64_t* strides;  // one for each member of a scope; those of a cell that stands in it twice are added up
+    const int64_t* ranks;    // [cells]: the number of a known cell among them, -1 for others
+    int64_t known;
+};
+
+// A program as the kernels run it, from its numbers.
+class Assembly {
+  public:
+    Assembly(const Scopes& scopes, const Layout& layout) : scopes_(scopes), layout_(layout), stride_(static_cast<size_t>(scopes.cells), 0) {}
+
+    Graph read(const int64_t* next) {
+        graph_.cells = scopes_.cells;
+        graph_.known = layout_.known;
+        graph_.workspace = 0;
+        int64_t steps = *next++, loose = *next++;
+        graph_.steps.reserve(static_cast<size_t>(steps));
+        for (; steps > 0; --steps) {
+            graph_.steps.emplace_back();
+            Elimination& step = graph_.steps.back();
+            step.cell = *next++;
+            step.rows = scopes_.sizes[step.cell];
+            step.message = graph_.workspace;
+            step.entries = 1;
+            step.kept.assign(next + 1, next + 1 + *next);
+            next += 1 + *next;
+            for (int64_t cell : step.kept) {
+                step.sizes.push_back(scopes_.sizes[cell]);
+                step.entries *= scopes_.sizes[cell];
+            }
+            graph_.workspace += step.entries;
+            int64_t inputs = *next++;
+            step.inputs.reserve(static_cast<size_t>(inputs));
+            for (; inputs > 0; --inputs) step.inputs.push_back(input(*next++, &step));
+        }
+        for (; loose > 0; --loose) graph_.loose.push_back(input(*next++, nullptr));
+        return std::move(graph_);
+    }
+
+  private:
+    // A table as a step reads it, or alone where there is none.
+    Input input(int64_t table, const Elimination* step) {
+        Input made{0, 0, 0, graph_.blocks, 0, {}, {}};
+        const bool factor = table < scopes_.factors;
+        const int64_t* members = nullptr;
+        int64_t count = 0;
+        if (factor) {
+            members = scopes_.members + scopes_.starts[table];
+            count = scopes_.starts[table + 1] - scopes_.starts[table];
+            made.source = layout_.sources[table];
+            made.offset = layout_.offsets[table];
+            made.size = 1;
+            for (int64_t m = 0; m < count; ++m) {
+                made.size *= scopes_.sizes[members[m]];
+                stride_[members[m]] += layout_.strides[scopes_.starts[table] + m];
+            }
+            graph_.blocks += made.size;
+        } else {
+            const Elimination& sender = graph_.steps[table - scopes_.factors];
+            members = sender.kept.data();
+            count = static_cast<int64_t>(sender.kept.size());
+            made.source = -1 - (table - scopes_.factors);
+            made.offset = sender.message;
+            int64_t stride = 1;
+            for (int64_t m = count; m-- > 0; stride *= sender.sizes[m]) stride_[members[m]] = stride;
+        }
+        if (step) {
+            made.row = stride_[step->cell];
+            made.strides.reserve(step->kept.size());
+            for (int64_t cell : step->kept) made.strides.push_back(stride_[cell]);
+        }
+        for (int64_t m = 0; m < count; ++m) {
+            const int64_t cell = members[m];
+            if (factor && layout_.ranks[cell] >= 0 && stride_[cell]) made.known.insert(made.known.end(), {layout_.ranks[cell], stride_[cell]});
+            stride_[cell] = 0;
+        }
+        return made;
+    }
+
+    const Scopes& scopes_;
+    const Layout& layout_;
+    std::vector<int64_t> stride_;  // of the cells of the table at hand; 0 for all others
+    Graph graph_;
+};
+
+}  // namespace energyml
