@@ -241,7 +241,7 @@ def _example(kind: errors.Kind) -> tuple[str, str, str]:
 
 
 def _group_title(code: str) -> str:
-    names = ("syntax", "names", "types", "scores", "choices", "running", "graphs", "files")
+    names = ("syntax", "names", "types", "scores", "choices", "running", "graphs", "files", "data")
     modules = [getattr(errors, name) for name in names]
     for module in modules:
         if any(kind.code == code for kind in module.KINDS):
@@ -286,6 +286,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "stop rules": lambda: _plain_cards("stop"),
     "balances": lambda: _plain_cards("balance"),
     "readers": lambda: _plain_cards("reader"),
+    "metrics": lambda: _plain_cards("metric"),
     "schemes": schemes,
     "views": views,
     "coverage": coverage,

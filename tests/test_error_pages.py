@@ -9,11 +9,11 @@ import pytest
 
 from energyml.diagnostics import EnergyError
 from energyml.driver import check_text
-from energyml.errors import CATALOGUE, Kind, choices, files, graphs, names, running, scores, syntax, types
+from energyml.errors import CATALOGUE, Kind, choices, data, files, graphs, names, running, scores, syntax, types
 from energyml.ir.text import parse_graph
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = (syntax, names, types, scores, choices, running, graphs, files)
+MODULES = (syntax, names, types, scores, choices, running, graphs, files, data)
 KINDS = [kind for module in MODULES for kind in module.KINDS]
 PYTHON = "import energyml as em"
 WITHOUT_EXAMPLES = ("E0010",)  # a file of millions of characters
@@ -74,7 +74,7 @@ def test_codes_are_unique() -> None:
 
 
 def test_codes_stand_in_the_file_of_their_group() -> None:
-    groups = dict(zip(("00", "01", "02", "03", "04", "05", "06", "07"), MODULES, strict=True))
+    groups = dict(zip(("00", "01", "02", "03", "04", "05", "06", "07", "08"), MODULES, strict=True))
     for kind in KINDS:
         assert kind in groups[kind.code[1:3]].KINDS
         assert kind.severity == ("warning" if kind.code.startswith("W") else "error")

@@ -18,7 +18,13 @@ ROAD = ("energyml.syntax", "energyml.model", "energyml.ir", "energyml.plan")
 
 # What stands beside the road: messages, the words of queries, and cards (descriptions that a spec's names refer to).
 MESSAGES = ("energyml.diagnostics", "energyml.errors")
-CARD_LISTS = ("energyml.nets.cards", "energyml.objectives.cards", "energyml.train.cards", "energyml.data.cards")
+CARD_LISTS = (
+    "energyml.nets.cards",
+    "energyml.objectives.cards",
+    "energyml.train.cards",
+    "energyml.data.cards",
+    "energyml.metrics.cards",
+)
 
 # package or module -> the parts of energyml that it may import, anywhere in its text. The longest matching row counts;
 # a module without a row may import all of energyml. Every row may import itself.
@@ -33,6 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "energyml.objectives.cards": ("energyml.cards", "energyml.queries"),
     "energyml.train.cards": ("energyml.cards",),
     "energyml.data.cards": ("energyml.cards",),
+    "energyml.metrics.cards": ("energyml.cards",),
     "energyml.model": (*MESSAGES, "energyml.syntax", "energyml.cards", *CARD_LISTS),
     "energyml.ir": (*MESSAGES, "energyml.syntax", "energyml.cards", "energyml.queries", "energyml.model"),
     "energyml.plan": (*MESSAGES, "energyml.cards", *CARD_LISTS, "energyml.queries", "energyml.model", "energyml.ir"),

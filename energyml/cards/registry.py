@@ -26,6 +26,7 @@ _MODULES: dict[CardKind, tuple[str, ...]] = {
     "balance": ("energyml.train.cards",),
     "stop": ("energyml.train.cards",),
     "reader": ("energyml.data.cards",),
+    "metric": ("energyml.metrics.cards",),
     "architecture": ("energyml.backends.infnet.card",),
     "backend": tuple(
         f"energyml.backends.{folder}.card"

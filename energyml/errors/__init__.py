@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import cast
 
 from energyml.diagnostics import Diagnostic, Note, Severity, Span
-from energyml.errors import choices, files, graphs, names, running, scores, syntax, types
+from energyml.errors import choices, data, files, graphs, names, running, scores, syntax, types
 from energyml.errors.kind import Kind
 
-_MODULES = (syntax, names, types, scores, choices, running, graphs, files)
+_MODULES = (syntax, names, types, scores, choices, running, graphs, files, data)
 
 CATALOGUE: dict[str, Kind] = {kind.code: kind for module in _MODULES for kind in module.KINDS}
 

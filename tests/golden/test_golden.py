@@ -20,8 +20,8 @@ HERE = Path(__file__).parent
 GOOD = sorted((HERE / "good").glob("*.energy"))
 BAD = sorted((HERE / "bad").glob("*.energy"))
 EXAMPLES = sorted((HERE.parent.parent / "examples").glob("*.energy"))
-# a file too large, what happens when a model runs, the text of a graph, and files of other formats
-NEVER_FROM_A_FILE = ("E0010", "E05", "E06", "E07")
+# a file too large, what happens when a model runs, the text of a graph, files of other formats, and data
+NEVER_FROM_A_FILE = ("E0010", "E05", "E06", "E07", "E08")
 
 
 def read(spec: Path) -> str:

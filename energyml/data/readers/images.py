@@ -1,0 +1,99 @@
+"""Images and their masks: two folders, paired by file name."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from energyml.data.problems import BadData, PackageMissing
+from energyml.data.readers.reader import Example, Field, Reader, Split
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BRIGHTEST = 255
+ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
+
+
+class Images(Reader):
+    """`image`, [channels, H, W] from 0 to 1, and `mask`, [H, W]: the only input and the only output.
+
+    A mask belongs to the image of the same name, whatever its ending. It is brought to the image's size (masks of the
+    Weizmann horses differ from their images in 327 of 328 pairs) and then cut at `threshold`: JPEG leaves greys where
+    there was black and white. With `threshold: none` a pixel's value is the number of its label.
+    """
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The two sides."""
+        return (Field("image", "input", 1 / BRIGHTEST), Field("mask", "output"))
+
+    def files(self, split: Split) -> tuple[str, ...] | None:
+        """Both folders; the other splits are held out of them."""
+        return (self.options["images"], self.options["masks"]) if split == "train" else None
+
+    def read(self, files: Sequence[str], wanted: Collection[str] | None = None) -> Iterator[Example]:
+        """A pair at a time, by name; that every image has a mask is known before the first is read."""
+        images = _pictures(self.root.files_in(files[0]))
+        masks: dict[str, str] = {}
+        if wanted is None or "mask" in wanted:
+            masks = _pictures(self.root.files_in(files[1]))
+            for stem, name in images.items():
+                if stem not in masks:
+                    facts = {"image": self.root.shown(f"{files[0]}/{name}"), "folder": self.root.shown(files[1])}
+                    raise BadData("E0810", field="mask", stem=stem, **facts)
+        for stem, name in images.items():
+            path = f"{files[0]}/{name}"
+            picture = self._sized(self._opened(path).convert("RGB" if self.options["color"] == "rgb" else "L"))
+            pixels = np.asarray(picture, dtype=np.uint8)
+            pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+            values: dict[str, Any] = {"image": np.ascontiguousarray(pixels)}
+            if stem in masks:
+                values["mask"] = self._labels(f"{files[1]}/{masks[stem]}", picture.size)
+            yield Example(values, self.root.shown(path))
+
+    def _labels(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """The labels of a mask's pixels; greys are averaged before they are cut, numbers of labels never are."""
+        from PIL.Image import Resampling
+
+        threshold = self.options["threshold"]
+        mask = self._opened(path)
+        if threshold == "none":
+            numbers = mask if mask.mode in ("P", "L") else mask.convert("L")
+            return np.asarray(numbers.resize(size, Resampling.NEAREST), dtype=np.uint8)
+        grey = mask.convert("L")
+        grey = grey if grey.size == size else grey.resize(size, Resampling.BILINEAR)
+        cut: NDArray[np.uint8] = (np.asarray(grey) >= threshold).astype(np.uint8)
+        return cut
+
+    def _sized(self, picture: Image) -> Image:
+        from PIL.Image import Resampling
+
+        side = self.options["size"]
+        return picture if side is None else picture.resize((side, side), Resampling.BILINEAR)
+
+    def _opened(self, path: str) -> Image:
+        try:
+            from PIL import Image, UnidentifiedImageError
+        except ImportError as problem:
+            raise PackageMissing("reading images", "pillow", "images") from problem
+        try:
+            with self.root.binary(path) as stream:
+                picture = Image.open(io.BytesIO(stream.read()))
+                picture.load()
+        except UnidentifiedImageError as problem:
+            raise BadData("E0809", path=self.root.shown(path), problem="no format that pillow knows") from problem
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
+            raise BadData("E0809", path=self.root.shown(path), problem=str(problem)) from problem
+        return picture
+
+
+def _pictures(names: Sequence[str]) -> dict[str, str]:
+    """The names of images by stem."""
+    paths = (PurePosixPath(name) for name in names)
+    return {path.stem: path.name for path in paths if path.suffix.lower() in ENDINGS}
