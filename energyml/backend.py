@@ -68,6 +68,7 @@ class Problem:
         env: the batch.
         evidence: what is known about the answer.
         answers: checks labels that come from outside.
+        start: by field: values [B, *axes] from which iterative methods may start.
     """
 
     graph: Graph
@@ -75,6 +76,7 @@ class Problem:
     env: Environment
     evidence: Evidence
     answers: Answers = field(default=None)  # type: ignore[assignment]
+    start: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks without a spec at hand still name the declarations."""

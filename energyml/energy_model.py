@@ -177,6 +177,7 @@ class EnergyModel(nn.Module):
         lengths: LengthsLike | None = None,
         mask: MaskLike | None = None,
         evidence: Mapping[str, Tensor] | None = None,
+        start: Mapping[str, Tensor] | None = None,
         **inputs: Tensor,
     ) -> Posterior:
         """The posterior over the outputs given the inputs.
@@ -188,11 +189,12 @@ class EnergyModel(nn.Module):
                 positions behind the last cell are padding.
             evidence: by variable: labels [B, *dims] with -1 for "any", or allowed labels as bool [B, *dims, labels]; by
                 field: observed values [B, *axes] with NaN for cells that are not observed.
+            start: by field: values [B, *axes] from which an iterative backend starts, such as an earlier `mode`.
             **inputs: the declared inputs, [B, *axes]; real ones are converted to the parameters' floating-point type.
 
         Cost: checks and sizes only; a query on the result does the work.
         """
-        return self._posterior(using, inputs, lengths, mask, evidence, evidence)
+        return self._posterior(using, inputs, lengths, mask, evidence, evidence, start)
 
     forward = infer
 
@@ -216,11 +218,14 @@ class EnergyModel(nn.Module):
         mask: MaskLike | None,
         evidence: Mapping[str, Tensor] | None,
         answer: Mapping[str, Tensor] | None,
+        start: Mapping[str, Tensor] | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
         backend, verdict = self._backend(using)
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         problem = self._problem(batch, self._evidence(evidence, batch))
+        if start:
+            problem.start = self._answers.labels(start, batch)
         return Posterior(backend.open(problem), verdict, problem)
 
     def score(self, *, lengths: LengthsLike | None = None, mask: MaskLike | None = None, **tensors: Tensor) -> Tensor:

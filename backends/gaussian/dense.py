@@ -34,7 +34,7 @@ class Dense(Solver):
         """Whether the factor exists."""
         return self._factored[1] == 0
 
-    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
+    def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """Two triangular solves."""
         factor, info = self._factored
         return torch.cholesky_solve(rhs.flatten(1).unsqueeze(2), factor).reshape(rhs.shape), Outcome(info == 0)

@@ -55,7 +55,6 @@ class Iterative(Solver):
         self._last: Outcome | None = None
         self._made: tuple[str, Callable[[Tensor], Tensor] | None] | None = None
         self._perturbation: Perturbation | None = None
-        self.start: Tensor | None = None
 
     @property
     def definite(self) -> Tensor:
@@ -71,11 +70,11 @@ class Iterative(Solver):
                 self._made = preconditioner(self.settings.preconditioner, self.form)
         return self._made
 
-    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
-        """Iterates until the relative residual is below the tolerance; starts from `start`, where it is set."""
+    def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
+        """Iterates until the relative residual is below the tolerance."""
         wanted = tol or self.settings.tol
         with torch.no_grad():
-            found = self._compiled(rhs, wanted) if self._is_compiled(rhs) else self._plain(rhs, wanted)
+            found = self._compiled(rhs, wanted, start) if self._is_compiled(rhs) else self._plain(rhs, wanted, start)
         x, iterations, residual, negative = found
         self._last = Outcome(~negative & self._sound(), residual <= wanted * 1.01, residual, iterations)
         return x, self._last
@@ -85,14 +84,14 @@ class Iterative(Solver):
         own = self.form.own()
         return (own > 0).all(2).all(1).expand(self.form.sizes.batch)
 
-    def _plain(self, rhs: Tensor, tol: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _plain(self, rhs: Tensor, tol: float, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         found = conjugate_gradients(
             self.form.multiply,
             rhs,
             self._precondition[1],
             tol=tol,
             iterations=self.settings.iterations,
-            start=self.start,
+            start=start,
         )
         return found.x, found.iterations, found.residual, found.negative
 
@@ -111,7 +110,7 @@ class Iterative(Solver):
             and native.fields is not None
         )
 
-    def _compiled(self, rhs: Tensor, tol: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _compiled(self, rhs: Tensor, tol: float, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         from energyml.backends.native import stencil as kernel
 
         grid = self.form.stencil
@@ -126,7 +125,7 @@ class Iterative(Solver):
             tol=tol,
             iterations=self.settings.iterations,
             preconditioner="none" if self.settings.preconditioner == "none" else "jacobi",
-            start=self.start,
+            start=start,
         )
         return found.x, found.iterations, found.residual, found.negative
 

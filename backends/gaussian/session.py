@@ -91,7 +91,10 @@ class Field:
             methods = self.methods(system)
             choice = methods.choice("solve")
             assert choice is not None
-            return solved(methods.solver(choice, attached=False), system.form, system.rhs)
+            start = self.problem.start.get(self.variable.name) if system is self.system else None
+            if start is not None:
+                start = system.inside(self.to_cells(start.detach()).reshape(system.form.sizes))
+            return solved(methods.solver(choice, attached=False), system.form, system.rhs, start)
 
         found: tuple[Tensor, Outcome] = system.remembered("solution", make)
         return found

@@ -59,8 +59,14 @@ class Solver(ABC):
         """[B] bool: whether Q is positive definite, as far as is known so far."""
 
     @abstractmethod
-    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
-        """Q⁻¹ rhs for fields [B, M, N], and how it went; `tol` replaces the method's own relative residual."""
+    def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
+        """Q⁻¹ rhs for fields [B, M, N], and how it went.
+
+        Args:
+            rhs: the right-hand side.
+            tol: replaces the method's own relative residual.
+            start: [B, M, N], where an iterative method starts; direct ones need none.
+        """
 
     @abstractmethod
     def log_determinant(self) -> tuple[Tensor, Tensor | None]:
@@ -83,9 +89,15 @@ class _Solve(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, solver: Solver, tol: float | None, keep: list[Outcome], rhs: Tensor, *tensors: Tensor
+        ctx: Any,
+        solver: Solver,
+        tol: float | None,
+        start: Tensor | None,
+        keep: list[Outcome],
+        rhs: Tensor,
+        *tensors: Tensor,
     ) -> Tensor:
-        x, outcome = solver.solve(rhs, tol)
+        x, outcome = solver.solve(rhs, tol, start)
         keep.append(outcome)
         ctx.solver, ctx.tol = solver, tol
         ctx.save_for_backward(x, *tensors)
@@ -97,30 +109,31 @@ class _Solve(Function):
         solver: Solver = ctx.solver
         wanted = getattr(solver, "gradient_tol", None) or ctx.tol
         v: Tensor = _Solve.apply(  # type: ignore[no-untyped-call]
-            solver, wanted, [], grads[0], *tensors
+            solver, wanted, None, [], grads[0], *tensors
         )
-        needed = ctx.needs_input_grad[4:]
+        needed = ctx.needs_input_grad[5:]
         if not any(needed):
-            return (None, None, None, v, *([None] * len(tensors)))
+            return (None, None, None, None, v, *([None] * len(tensors)))
         found = solver.form.with_tensors(tensors).gradient(v, x)
-        return (None, None, None, v, *(-one if need else None for one, need in zip(found, needed, strict=True)))
+        return (None, None, None, None, v, *(-one if need else None for one, need in zip(found, needed, strict=True)))
 
 
-def solved(solver: Solver, form: QuadraticForm, rhs: Tensor) -> tuple[Tensor, Outcome]:
+def solved(solver: Solver, form: QuadraticForm, rhs: Tensor, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
     """Q⁻¹ rhs with implicit gradients in rhs and in the tensors of Q, to any order.
 
     Args:
         solver: made from the detached form.
         form: the form with gradients.
         rhs: [B, M, N].
+        start: [B, M, N], where an iterative method starts.
     """
     tensors = form.tensors()
     if torch.is_grad_enabled() and any(one.requires_grad for one in (rhs, *tensors)):
         keep: list[Outcome] = []
-        x: Tensor = _Solve.apply(solver, None, keep, rhs, *tensors)  # type: ignore[no-untyped-call]
+        x: Tensor = _Solve.apply(solver, None, start, keep, rhs, *tensors)  # type: ignore[no-untyped-call]
         outcome = keep[0]
     else:
-        x, outcome = solver.solve(rhs)
+        x, outcome = solver.solve(rhs, None, start)
     outcome.answer = x
     return x, outcome
 

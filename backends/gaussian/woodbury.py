@@ -153,7 +153,7 @@ class Woodbury(Solver):
         both = self.base.definite & self._capacities[1].definite
         return both if self.form.sizes.channels == 1 else both & self._capacities[0].definite
 
-    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
+    def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """Two products with the vectors, and two small ones."""
         outcome = Outcome(self.definite)
         if self._scale is not None:
@@ -231,7 +231,7 @@ class Direct(Solver):
         """That of the base."""
         return self.base.definite
 
-    def solve(self, rhs: Tensor, tol: float | None = None) -> tuple[Tensor, Outcome]:
+    def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """The base's."""
         return self.base.solve(rhs), Outcome(self.definite)
 

@@ -300,3 +300,18 @@ def test_wrong_values_name_the_declaration() -> None:
         model.infer(**inputs, evidence={"y": torch.zeros(2, 3, 4, dtype=torch.long)})
     with pytest.raises(DataError, match="mask the field `s`"):
         model.infer(**inputs, mask={"y": torch.ones(2, 3, 4, dtype=torch.bool)})
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_a_warm_start_saves_iterations(engine: str) -> None:
+    case = CASES["smooth edges"]
+    inputs = case.inputs(shape=(12, 12))
+    model = case.model(ridge=0.01)
+    using = f"cg(tol: 1e-9, engine: {engine})"
+    cold = model.infer(**inputs, using=using).ask("mode")
+    near = {"s": cold.value["s"] * 1.0001}
+    warm = model.infer(**inputs, using=using, start=near).ask("mode")
+    assert torch.allclose(warm.value["s"], cold.value["s"], atol=1e-6)
+    assert (warm.statistics["iterations"] < cold.statistics["iterations"]).all()
+    there = model.infer(**inputs, using=using, start=cold.value).ask("mode")
+    assert (there.statistics["iterations"] <= 1).all()
