@@ -368,6 +368,9 @@ def _guarded(command: Callable[[], Any]) -> int:
 
 def main() -> NoReturn:
     """The entry point of the `energyml` command."""
+    from energyml import cli_training
+
+    cli_training.register(app)
     sys.exit(_guarded(lambda: app(prog_name="energyml")))
 
 

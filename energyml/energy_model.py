@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -14,6 +15,7 @@ from energyml.backend import Backend, Evidence, Problem
 from energyml.bind.answers import Answers
 from energyml.bind.batch import Batch
 from energyml.bind.binder import NetBuilder, bind_labels, initial_value, used_inputs
+from energyml.bind.gains import Gain
 from energyml.bind.maker import BatchMaker, LengthsLike, MaskLike
 from energyml.bind.tensors import Compiler, Environment
 from energyml.bind.terms import bind_term
@@ -55,7 +57,7 @@ class EnergyModel(nn.Module):
         self.compiled = compiled
         self.graph = bind_labels(compiled.graph, compiled.source, labels)
         self.structure: Structure = recognise(self.graph)
-        self.gains: dict[str, float] = {}
+        self.gains: dict[str, Gain] = {}
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -270,6 +272,35 @@ class EnergyModel(nn.Module):
         answer = self._answers.labels(answer, posterior.problem.env.batch)
         losses: Tensor = cards.implementation(chosen.card)(posterior, answer, chosen)
         return reduce_losses(losses, labelled_cells(answer), reduction or chosen["reduction"], chosen.name)
+
+    def losses_under(
+        self,
+        gains: Sequence[Mapping[str, Gain]],
+        *,
+        objective: str | Selection | None = None,
+        using: str | Selection | None = None,
+        lengths: LengthsLike | None = None,
+        mask: MaskLike | None = None,
+        **tensors: Tensor,
+    ) -> list[Tensor]:
+        """[B] for each choice of gains: the losses of each example; networks run once for all of them.
+
+        Arguments as in `loss`; gains replace those of the model for the terms that they name.
+        """
+        chosen = self._objective(objective)
+        answer, inputs = self._split(tensors)
+        own = using if using is not None else chosen["infer"]
+        backend, verdict = self._backend(own)
+        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
+        answer = self._answers.labels(answer, batch)
+        plain = self._problem(batch, Evidence())
+        found = []
+        for one in gains:
+            problem = replace(plain, env=plain.env.with_gains({**self.gains, **one}))
+            posterior = Posterior(backend.open(problem), verdict, problem)
+            losses: Tensor = cards.implementation(chosen.card)(posterior, answer, chosen)
+            found.append(losses)
+        return found
 
     def _objective(self, objective: str | Selection | None) -> Selection:
         if isinstance(objective, Selection):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from energyml.backend import Problem, QueryRefused, Session
 from energyml.plan.planner import Verdict
-from energyml.queries import QUERIES, Query
+from energyml.queries import QUERIES, Quality, Query
 from energyml.result import Assignment, Result
 
 # Queries without arguments, made once: a posterior is asked for them often.
@@ -50,10 +50,10 @@ class Posterior:
             query = replace(query, answer=answers.labels(query.answer, batch))
         if query.cost is not None:
             query = replace(query, cost=answers.costs(query.cost, batch))
-        if query.kind == "log_prob" and query.answer is None:
-            raise QueryRefused("`log_prob` needs an answer: labels by variable")
-        if query.kind == "max_with_cost" and query.cost is None:
-            raise QueryRefused("`max_with_cost` needs costs [B, *dims, labels] by variable")
+        if query.kind in ("log_prob", "log_prob_with_cost") and query.answer is None:
+            raise QueryRefused(f"`{query.kind}` needs an answer: labels by variable")
+        if query.kind in ("max_with_cost", "log_prob_with_cost") and query.cost is None:
+            raise QueryRefused(f"`{query.kind}` needs costs [B, *dims, labels] by variable")
         if query.kind == "expectation":
             self._check_values(query.values)
         if query.kind in ("cross_entropy", "kl") and not isinstance(query.other, Posterior):
@@ -98,6 +98,11 @@ class Posterior:
     def backend(self) -> str:
         """The backend that answers."""
         return self._verdict.selection.name
+
+    @property
+    def answers(self) -> Mapping[str, Quality]:
+        """What can be asked, and how good each answer is."""
+        return self._verdict.answers
 
     @property
     def log_partition(self) -> Tensor:
@@ -184,6 +189,16 @@ class Posterior:
     def max_with_cost(self, **cost: Tensor) -> Assignment:
         """The best of score plus cost; costs are [B, *dims, labels] by variable, and the score includes them."""
         value: Assignment = self._insisted(self.ask(Query("max_with_cost", cost=cost)))
+        return value
+
+    def log_prob_with_cost(self, answer: Mapping[str, Tensor], cost: Mapping[str, Tensor]) -> Tensor:
+        """[B]: the log-probability of a full or partial answer under exp(score + cost); differentiable in both.
+
+        Args:
+            answer: labels [B, *dims] by variable, -1 for "any label".
+            cost: [B, *dims, labels] by variable; one that is missing costs nothing.
+        """
+        value: Tensor = self._insisted(self.ask(Query("log_prob_with_cost", answer=answer, cost=cost)))
         return value
 
     def expectation(self, values: Mapping[str, Tensor]) -> Tensor:

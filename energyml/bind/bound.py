@@ -10,7 +10,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from energyml.bind.gains import Normalised
 from energyml.bind.tensors import Environment
+from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph, Term
 from energyml.queries import View
 
@@ -49,11 +51,16 @@ class BoundTerm(ABC):
         """
 
     def scaled(self, env: Environment, value: Tensor) -> Tensor:
-        """A value times the term's gain, where balance has set one; what is forbidden stays forbidden."""
+        """A value [B or 1, ...] times the term's gain, where balance has set one; what is forbidden stays forbidden."""
         gain = env.gains.get(self.term.gain)
         if gain is None or self.term.is_hard:
             return value
-        return torch.where(value.isneginf(), value, value * gain)
+        factor = gain.of(env).reshape(-1, *([1] * (value.dim() - 1))) if isinstance(gain, Normalised) else gain
+        return torch.where(value.isneginf(), value, value * factor)
+
+    def weight(self, env: Environment) -> tuple[Tensor, Tensor]:
+        """[B], [B]: the sum of the magnitudes of its potentials before any gain, and how many there are."""
+        raise EnergyError(f"balance weighs potentials, and the term `{self.term.name}` ({self.term.kind}) has none")
 
     def label_count(self, variable: str) -> int:
         """How many labels a variable's cells may take."""

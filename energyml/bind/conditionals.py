@@ -16,7 +16,7 @@ from energyml.model.declared import Variable
 
 
 def label_conditionals(
-    terms: Sequence[BoundTerm], env: Environment, variable: Variable, answer: Mapping[str, Tensor]
+    terms: Sequence[BoundTerm], env: Environment, variable: Variable, count: int, answer: Mapping[str, Tensor]
 ) -> Tensor:
     """[B, *dims, labels]: log p(cell | all other cells); -inf where there is no cell.
 
@@ -24,13 +24,13 @@ def label_conditionals(
         terms: all terms of the model.
         env: the batch.
         variable: whose cells are looked at.
+        count: how many labels they may take.
         answer: labels [B, *dims] by variable, for every cell; -1 where there is none.
 
     Cost: a lookup in each table for each label; one score for each label of each cell where a term has no table.
     """
     own = [term for term in terms if variable.name in term.term.variables]
     labels = answer[variable.name]
-    count = own[0].label_count(variable.name) if own else 1
     scores = torch.zeros(*labels.shape, count, device=env.batch.device, dtype=env.batch.dtype)
     for term in own:
         if isinstance(term, TableTerm):

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from energyml.bind.batch import Batch
 from energyml.bind.bound import BoundTerm, Labels
+from energyml.bind.gains import Normalised
 from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil, Vectors, gram
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
 from energyml.bind.whole import expanded
+from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph, Quadratic, Term
 from energyml.model.couplings import directions
 from energyml.model.declared import Variable
@@ -81,6 +83,16 @@ class LinearTerm(BoundTerm):
         cells = self.layout.to_cells(full(self.scaled(env, self.value(env)), env.batch.size), env.batch)
         present = self.layout.present(env.batch)
         return cells if present is None else torch.where(present.unsqueeze(1), cells, 0)
+
+    def weight(self, env: Environment) -> tuple[Tensor, Tensor]:
+        """[B], [B]: the sum of the magnitudes of u, and how many cells there are."""
+        batch = env.batch
+        cells = self.layout.to_cells(full(self.value(env), batch.size), batch)
+        present = self.layout.present(batch)
+        if present is None:
+            return cells.abs().sum((1, 2)), cells.new_full((batch.size,), cells[0].numel() if batch.size else 0)
+        counted = present.unsqueeze(1).expand(cells.shape)
+        return torch.where(counted, cells, 0).abs().sum((1, 2)), counted.sum((1, 2)).to(cells.dtype)
 
     def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE: uᵀs for field values s [B * copies, *axes]."""
@@ -144,7 +156,10 @@ class QuadraticTerm(BoundTerm):
     # ------------------------------------------------------------------------------------------------------ couplings
 
     def _gain(self, env: Environment) -> float:
-        return env.gains.get(self.term.gain, 1.0)
+        gain = env.gains.get(self.term.gain, 1.0)
+        if isinstance(gain, Normalised):
+            raise EnergyError(f"`{self.term.name}` couples a field and has no entries to normalise; use `online`")
+        return gain
 
     def _potts(
         self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float

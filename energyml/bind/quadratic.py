@@ -63,10 +63,10 @@ class Vectors:
     def gradient(self, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of vᵀWx in the vectors and in the strength."""
         both = torch.cat([v, x], 1)
-        seen_v, seen_x = self.products(both).split(v.shape[1], 1)
-        mixed_x = self.mixed(seen_x)
-        strength = (mixed_x * seen_v).sum((1, 2))
-        left = torch.cat([mixed_x, self.mixed(seen_v)], 1) * self.strength[:, None, None]
+        seen = self.products(both)
+        mixed = self.mixed(seen.reshape(-1, v.shape[1], seen.shape[2])).reshape(v.shape[0], 2, v.shape[1], -1)
+        strength = (mixed[:, 1] * seen[:, : v.shape[1]]).sum((1, 2))
+        left = mixed.flip(1).flatten(1, 2) * self.strength[:, None, None]
         values: Tensor = left.transpose(1, 2) @ both
         return values.sum_to_size(self.values.shape), strength.sum_to_size(self.strength.shape)
 
@@ -314,20 +314,32 @@ class QuadraticForm:
         pairs = zip(made.vectors, known, strict=True)
         return replace(made, vectors=tuple(replace(part, gram=gram) for part, gram in pairs))
 
-    def gradient(self, v: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of vᵀQx in `tensors()`: the second half of eq. 15, in memory linear in the tensors."""
-        product = v * x if self.present is None else torch.where(self.present.unsqueeze(1), v * x, 0)
-        found = [product.sum((1, 2)).sum_to_size(self.ridge.shape)]
-        if self.diagonal is not None:
-            found.append(product.sum(1).sum_to_size(self.diagonal.shape))
+    def gradient(self, v: Tensor, x: Tensor, needed: Sequence[bool] | None = None) -> tuple[Tensor | None, ...]:
+        """The gradients of vᵀQx in `tensors()`: the second half of eq. 15, in memory linear in the tensors.
+
+        Parts whose tensors are not needed get `None`; all are when `needed` is left out.
+        """
+        asked = iter([True] * len(self.tensors()) if needed is None else needed)
+        found: list[Tensor | None] = []
+        product: Tensor | None = None
+        for own, axes in ((self.ridge, (1, 2)), (self.diagonal, (1,))):
+            if own is None:
+                continue
+            if not next(asked):
+                found.append(None)
+                continue
+            if product is None:
+                product = v * x if self.present is None else torch.where(self.present.unsqueeze(1), v * x, 0)
+            found.append(product.sum(axes).sum_to_size(own.shape))
         for part in self.vectors:
-            found += part.gradient(v, x)
+            wanted = [next(asked), next(asked)]
+            found += part.gradient(v, x) if any(wanted) else (None, None)
         for one in (self.stencil, self.links):
             if one is not None:
-                found += one.gradient(v, x)
+                found += one.gradient(v, x) if next(asked) else (None,)
         if self.dense is not None:
-            outer = v.flatten(1).unsqueeze(2) * x.flatten(1).unsqueeze(1)
-            found.append(outer.sum_to_size(self.dense.shape))
+            outer = v.flatten(1).unsqueeze(2) * x.flatten(1).unsqueeze(1) if next(asked) else None
+            found.append(None if outer is None else outer.sum_to_size(self.dense.shape))
         return tuple(found)
 
     # ---------------------------------------------------------------------------------------------------- conditioning

@@ -37,6 +37,17 @@ class TableTerm(BoundTerm):
         """
         return self.scaled(env, self.value(env))
 
+    def weight(self, env: Environment) -> tuple[Tensor, Tensor]:
+        """[B], [B]: the sum of the magnitudes of the finite entries of its tables, and how many there are."""
+        table, valid = self.value(env), self.valid(env.batch)
+        counted = table.isfinite()
+        if valid is not None:
+            counted = counted & valid.reshape(*valid.shape, *([1] * (table.dim() - valid.dim())))
+        sizes = (env.batch.size, *self.domain_sizes(env.batch), *table.shape[1 + self.rank :])
+        counted = counted.expand(sizes)
+        total = torch.where(counted, table, 0).abs()
+        return total.flatten(1).sum(1), counted.flatten(1).sum(1).to(table.dtype)
+
     def frame(self, batch: Batch) -> Frame:
         """The dims as this term counts them."""
         return batch.frame(self.counted)

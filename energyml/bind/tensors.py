@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from energyml import errors
 from energyml.bind.batch import Batch, Counted
+from energyml.bind.gains import Gain
 from energyml.bind.places import constant_exists, owner_of, positions, roomy, value_constants
 from energyml.diagnostics import Source, SpecError
 from energyml.ir.graph import Affine, Binding, Graph, Range
@@ -45,14 +46,20 @@ class Environment:
         module: nn.Module,
         batch: Batch,
         relaxed: Mapping[tuple[str, bool], Tensor] | None = None,
-        gains: Mapping[str, float] | None = None,
+        gains: Mapping[str, Gain] | None = None,
         base: Environment | None = None,
         copies: int = 1,
     ) -> None:
         self.module, self.batch, self.base, self.copies = module, batch, base, copies
-        self.gains: Mapping[str, float] = gains or {}
+        self.gains: Mapping[str, Gain] = gains or {}
         self.relaxed: Mapping[tuple[str, bool], Tensor] = relaxed or {}
         self._cache: dict[tuple[int, bool], Tensor] = {}
+
+    def with_gains(self, gains: Mapping[str, Gain]) -> Environment:
+        """The same batch under other gains; what networks gave is shared."""
+        made = Environment(self.module, self.batch, self.relaxed, gains, self.base, self.copies)
+        made._cache = self._cache
+        return made
 
     def remembered(self, key: int, evaluator: Evaluator) -> Tensor:
         """The value of an evaluator, computed once; what was computed without gradients serves only without them."""

@@ -14,7 +14,7 @@ from energyml.cards.options import Option, OptionType, show, show_free
 
 CardKind = Literal[
     "net", "backend", "objective", "decoder", "reader", "optimizer", "balance", "stop", "init", "potential", "cost",
-    "mixing", "architecture", "metric",
+    "mixing", "architecture", "metric", "procedure",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -385,18 +385,23 @@ class Weights(OptionType):
         """The numbers by label."""
         if not isinstance(value, t.Block):
             raise BadOption(value.span, self.describe(), found(value))
-        known = list(dict.fromkeys(around.names("label")))
-        numbers: dict[str, float] = {}
-        for option in value.options:
-            key = option.key.text
-            if known and key not in known:
-                guess = did_you_mean(key, known)
-                remedy = f"did you mean `{guess}`?" if guess else ""
-                raise BadOption(option.key.span, "labels of an output", f"`{key}`", remedy)
-            if key in numbers:
-                raise BadOption(option.key.span, "each label once", f"`{key}` again")
-            numbers[key] = Real().read(option.value, around)
-        return numbers
+        return {label: Real().read(option.value, around) for label, option in by_label(value, around)}
+
+
+def by_label(block: t.Block, around: Surroundings) -> Iterator[tuple[str, t.Option]]:
+    """The options of a block whose keys are labels, each once."""
+    known = list(dict.fromkeys(around.names("label")))
+    seen: set[str] = set()
+    for option in block.options:
+        key = option.key.text
+        if known and key not in known:
+            guess = did_you_mean(key, known)
+            remedy = f"did you mean `{guess}`?" if guess else ""
+            raise BadOption(option.key.span, "labels of an output", f"`{key}`", remedy)
+        if key in seen:
+            raise BadOption(option.key.span, "each label once", f"`{key}` again")
+        seen.add(key)
+        yield key, option
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ _MODULES: dict[CardKind, tuple[str, ...]] = {
     "optimizer": ("energyml.train.cards",),
     "balance": ("energyml.train.cards",),
     "stop": ("energyml.train.cards",),
+    "procedure": ("energyml.train.cards",),
     "reader": ("energyml.data.cards",),
     "metric": ("energyml.metrics.cards",),
     "architecture": ("energyml.backends.infnet.card",),

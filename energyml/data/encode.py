@@ -393,9 +393,12 @@ def _as_numbers(value: Any, target: Target, example: Example, *, whole: bool) ->
         wrong = _first_wrong(value, whole)
         expected = "a whole number" if whole else "a number"
         raise BadData("E0806", field=target.name, place=example.place(), expected=expected, found=wrong)
-    if not np.isfinite(array).all():
-        raise BadData("E0806", field=target.name, place=example.place(), expected="a finite number", found="NaN")
-    return array.astype(np.int64 if whole else np.float32)
+    with np.errstate(over="ignore"):
+        made = array.astype(np.int64 if whole else np.float32)
+    if not np.isfinite(made).all():
+        wrong = str(array[~np.isfinite(made)].flat[0])
+        raise BadData("E0806", field=target.name, place=example.place(), expected="a finite number", found=wrong)
+    return made
 
 
 def _first_wrong(value: Any, whole: bool) -> str:

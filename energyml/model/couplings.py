@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import product
 
 from energyml.cards import registry
-from energyml.diagnostics import join_names
+from energyml.diagnostics import did_you_mean, join_names
 from energyml.model.context import Context
 from energyml.model.declared import Variable
 from energyml.model.expression import Expression, Potential, Reference
@@ -21,7 +21,8 @@ def read(context: Context, value: t.Value, field: Variable) -> tuple[Expression,
     if isinstance(value, t.Chained):
         other = next((operator for operator in value.operators if operator != "+"), None)
         if other is not None:
-            _reject(context, value, "couplings joined by `+`", f"`{other}`")
+            remedy = "what scales a coupling, and its sign, stands inside: `smooth(2 * w)`"
+            _reject(context, value, "couplings joined by `+`", f"`{other}`", remedy)
             return None
         parts = value.operands
     made = [_coupling(context, part, field) for part in parts]
@@ -30,23 +31,46 @@ def read(context: Context, value: t.Value, field: Variable) -> tuple[Expression,
 
 
 def _coupling(context: Context, node: t.Value, field: Variable) -> Expression | None:
+    known = [card.name for card in registry.every("potential") if getattr(card, "coupling", False)]
+    expected = f"a coupling: {join_names(known)}"
+    word = node.function.text if isinstance(node, t.Call) else None
+    if word is not None and word not in known and word not in context.names.table:
+        guess = did_you_mean(word, known)
+        _reject(context, node, expected, f"`{word}(...)`", f"did you mean `{guess}`?" if guess else "")
+        return None
     made = expression(context, node, Place(potentials=True))
     if made is None:
         return None
-    known = [card.name for card in registry.every("potential") if getattr(card, "coupling", False)]
     if not isinstance(made, Potential) or made.potential not in known:
-        _reject(context, node, f"a coupling: {join_names(known)}", f"`{made.type}`")
+        remedy = "vectors of positions couple by `potts(e)` or `lowrank(e)`, weights of neighbours by `smooth(w)`"
+        _reject(context, node, expected, f"`{made.type}`", remedy)
         return None
     problem = _WEIGHTS[made.potential](context, made, field)
     if problem:
         notes = [*origin(context, made.arguments[0]), *context.declared_here(field.name)]
-        context.complain("E0227", node.span, name=made.potential, problem=problem, notes=notes)
+        remedy = _remedy(made.potential, field)
+        context.complain("E0227", node.span, name=made.potential, problem=problem, notes=notes, help=remedy)
         return None
     return made
 
 
-def _reject(context: Context, node: t.Value, expected: str, given: str) -> None:
-    context.complain("E0325", node.span, option="pair", family="gaussian", expected=expected, found=given, help="")
+def _reject(context: Context, node: t.Value, expected: str, given: str, remedy: str) -> None:
+    context.complain("E0325", node.span, option="pair", family="gaussian", expected=expected, found=given, help=remedy)
+
+
+def _remedy(coupling: str, field: Variable) -> str | None:
+    """A type that the coupling takes."""
+    match coupling:
+        case "potts" | "lowrank":
+            return f"give it a tensor `real[{', '.join((*field.dims, '16'))}]`, or a network with `out: 16`"
+        case "dense":
+            axes = [str(axis.extent) for axis in field.type.axes]
+            roles = [f"row{i}: {axis}" for i, axis in enumerate(axes)]
+            roles += [f"column{i}: {axis}" for i, axis in enumerate(axes)]
+            return f"give it a tensor `real[{', '.join(roles)}]`"
+        case "sparse" if len(field.dims) != 1:
+            return "lists of edges couple fields along one dim; `smooth` couples neighbours of a grid"
+    return None
 
 
 # -------------------------------------------------------------------------------------------------------------- weights
@@ -80,7 +104,7 @@ def _positions(context: Context, made: Potential, field: Variable) -> str:
 
 
 def directions(dims: int, diagonals: bool) -> tuple[tuple[int, ...], ...]:
-    """The steps from a cell of a grid to its neighbours, one of each pair of opposite ones: the axes, then diagonals."""
+    """The steps from a cell of a grid to its neighbours, one of each opposite pair: the axes, then diagonals."""
     steps = [step for step in product((0, 1, -1), repeat=dims) if next((s for s in step if s), 0) == 1]
     along = [step for step in reversed(steps) if sum(map(abs, step)) == 1]
     return (*along, *(step for step in steps if step not in along and diagonals))

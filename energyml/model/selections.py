@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from energyml.cards import registry
 from energyml.cards.card import Card, CardKind, Selection
+from energyml.cards.groups import GroupOf
 from energyml.cards.options import BadOption, NameOf, Option, constant, found
 from energyml.diagnostics import Span, join_names
 from energyml.model.context import Context
@@ -142,7 +143,7 @@ def _read(context: Context, card: Card, key: str, value: t.Value, place: Span) -
     try:
         result = option.type.read(value, Around(context))
     except BadOption as problem:
-        if not (context.incomplete and isinstance(option.type, NameOf)):
+        if not (context.incomplete and isinstance(option.type, NameOf | GroupOf)):
             context.complain(
                 "E0403", problem.span, help=problem.help, option=key, expected=problem.expected, found=problem.found
             )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from energyml.cards.card import Card
+from energyml.cards.groups import GroupOf
 from energyml.cards.options import CardOf, Flag, Option, Real, Scheduled, Weights, Whole, Word
+from energyml.cards.pairs import LabelPairs
 from energyml.queries import View
 
 
@@ -39,6 +41,9 @@ STAGE_OPTIONS: tuple[Option, ...] = (
     Option("clip", Real(0, open_low=True), None, "largest gradient norm"),
     Option("seed", Whole(0), 0, "seed of all random choices"),
     Option("reduction", Word(("cell", "example", "sum")), None, "what the loss is averaged over"),
+    Option("procedure", CardOf("procedure"), None, "which parameters move when; `joint` when left out"),
+    Option("only", GroupOf(("net", "param"), "network or parameter"), None, "what moves; all when left out"),
+    Option("without", GroupOf(("term",), "term"), None, "terms that are left out of the score"),
 )
 _COST = Option("cost", CardOf("cost"), None, "the decomposable cost; normalised Hamming when left out")
 _WIDTH = Option("width", Whole(), 5, "hypotheses kept at each step")
@@ -84,7 +89,14 @@ CARDS: tuple[Card, ...] = (
         source=f"{_SCALING}, eq. 7-8",
         implementation="energyml.objectives.ssvm:ssvm",
     ),
-    _objective("softmax_margin", "log-likelihood with cost-augmented scores", ("log_partition",), _COST),
+    _objective(
+        "softmax_margin",
+        "log-likelihood with cost-augmented scores",
+        ("log_prob_with_cost",),
+        _COST,
+        source="Gimpel & Smith 2010",
+        implementation="energyml.objectives.softmax_margin:softmax_margin",
+    ),
     _objective(
         "pseudo_likelihood",
         "each cell given all others",
@@ -166,6 +178,16 @@ CARDS: tuple[Card, ...] = (
         (Option("weights", Weights(), None, "cost of predicting a label wrongly"),),
         1,
         source=f"{_SCALING}, eq. 8",
+    ),
+    Card(
+        "cost",
+        "confusion",
+        "cost of each mistake by gold and predicted label, averaged over cells",
+        (
+            Option("costs", LabelPairs(), summary="cost of predicting a label where another is right"),
+            Option("otherwise", Real(0), 1.0, "cost of mistakes that are not listed"),
+        ),
+        1,
     ),
     Card("mixing", "always", "always the own prediction"),
     Card("mixing", "inverse_sigmoid", "k / (k + exp(epoch / k))", (Option("k", Real(1), 10.0, "how slowly"),), 1),

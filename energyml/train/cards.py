@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from energyml.cards.card import Card
-from energyml.cards.options import Flag, NameOf, Option, RangeOf, Real, Whole, Word
+from energyml.cards.groups import GroupOf
+from energyml.cards.options import Flag, Option, RangeOf, Real, Whole, Word
 
-METRICS = ("accuracy", "word_accuracy", "f1", "jaccard", "loss", "bleu")
+METRICS = ("accuracy", "averaged_accuracy", "word_accuracy", "f1", "jaccard", "loss", "bleu")
 
-_SCALE = Option("scale", NameOf("term"), summary="the term that is scaled")
-_AGAINST = Option("against", NameOf("term"), summary="the term that it is weighed against")
+_SCALE = Option(
+    "scale", GroupOf(("term",), "term"), None, "the terms that are scaled; those of single cells by default"
+)
+_AGAINST = Option("against", GroupOf(("term",), "term"), None, "what they are weighed against; all others by default")
+_ALPHA = Option("alpha", Real(0, open_low=True), 1.0, "the scale")
 _SOURCE = "Shevchenko & Osokin 2019"
 
 CARDS: tuple[Card, ...] = (
@@ -60,11 +64,31 @@ CARDS: tuple[Card, ...] = (
     Card(
         "balance",
         "offline",
-        "normalise both terms and learn one scale",
-        (_SCALE, _AGAINST, Option("regularized", Flag(), False, "add the penalty of eq. 21")),
+        "divide both by their mean magnitude, or pull the ratio of these towards alpha",
+        (
+            _SCALE,
+            _AGAINST,
+            _ALPHA,
+            Option("regularized", Flag(), False, "the penalty of eq. 21 instead of the division of eq. 20"),
+            Option("weight", Real(0), 0.1, "of the penalty"),
+        ),
         source=f"{_SOURCE}, eq. 20-21",
     ),
-    Card("balance", "temperature", "one temperature for the whole score", (), source=f"{_SOURCE}, appendix A.2"),
+    Card(
+        "balance",
+        "temperature",
+        "one factor for both",
+        (_SCALE, _AGAINST, _ALPHA, Option("normalize", Flag(), False, "after dividing both by their mean magnitude")),
+        source=f"{_SOURCE}, appendix A.2",
+    ),
+    Card("procedure", "joint", "all parameters at once"),
+    Card(
+        "procedure",
+        "staged",
+        "the scaled terms alone by cross-entropy, then the others, then all",
+        (_SCALE, _AGAINST),
+        source=f"{_SOURCE}, section 3",
+    ),
     Card("init", "zeros", "all zero"),
     Card("init", "constant", "one value", (Option("value", Real(), summary="the value"),), 1),
     Card("init", "normal", "Gaussian noise", (Option("std", Real(0), 0.1, "standard deviation"),), 1),

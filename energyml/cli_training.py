@@ -1,0 +1,135 @@
+"""The commands that train, evaluate and predict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from energyml.driver import compile_source, read_source
+
+Spec = Annotated[str, typer.Argument(help="A spec file.", show_default=False)]
+RunPath = Annotated[str, typer.Argument(help="A run's folder, or a checkpoint.", show_default=False)]
+Root = Annotated[Path | None, typer.Option("--root", help="Where the paths of the data start.")]
+Data = Annotated[str | None, typer.Option("--data", help="A reader in place of the spec's `data` line.")]
+Infer = Annotated[str | None, typer.Option("--infer", help="A backend in place of the spec's.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Allow = Annotated[
+    list[str] | None, typer.Option("--allow-import", help="A package whose networks a checkpoint may import.")
+]
+
+
+def train(
+    file: Spec,
+    out: Annotated[Path, typer.Option("--out", help="The folder of the run.", show_default=False)],
+    infer: Infer = None,
+    objective: Annotated[str | None, typer.Option("--train", help="Objectives in place of the spec's.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of training, as in `optimizer.lr=0.01`; repeatable.")
+    ] = None,
+    root: Root = None,
+    data: Data = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in `--out`.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of weights and batches.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
+    threads: Annotated[int | None, typer.Option("--threads", help="Threads of torch.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Most epochs of a stage.", min=1)] = None,
+    metric: Annotated[list[str] | None, typer.Option("--metric", help="One more metric; repeatable.")] = None,
+    train_metrics: Annotated[bool, typer.Option("--train-metrics", help="Evaluate on training data too.")] = False,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="Only reproducible operations.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No output but mistakes.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the model of a spec; keeps checkpoints and logs in a folder, and goes on after any stop."""
+    from energyml.train.display import display
+    from energyml.train.run import Request
+    from energyml.train.run import train as run
+
+    compiled = compile_source(read_source(file))
+    request = Request(
+        out=out, root=root, data=data, infer=infer, train=objective, changes=tuple(changes or ()), seed=seed,
+        resume=resume, device=device, threads=threads, deterministic=deterministic, train_metrics=train_metrics,
+        limit=epochs, metrics=tuple(metric or ()),
+    )  # fmt: skip
+    done = run(compiled, request, display(quiet=quiet, as_json=as_json))
+    if done.interrupted:
+        typer.echo(f"energyml: interrupted; everything is saved: go on with `--out {out} --resume`", err=True)
+        raise typer.Exit(130)
+    if not quiet and not as_json:
+        typer.echo(f"{out}: best.safetensors, last.safetensors, log.txt, log.jsonl")
+
+
+def evaluate(
+    run: RunPath,
+    root: Root = None,
+    data: Data = None,
+    infer: Infer = None,
+    split: Annotated[str, typer.Option("--split", help="train, validation or test.")] = "test",
+    metric: Annotated[list[str] | None, typer.Option("--metric", help="One more metric; repeatable.")] = None,
+    confusion: Annotated[int, typer.Option("--confusion", help="Rows of the confusion table.", min=0)] = 10,
+    allow: Allow = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a trained model: metrics, and the labels that it confuses most."""
+    from energyml.train.report import evaluation
+
+    found = evaluation(run, root=root, data=data, infer=infer, split=split, metrics=metric or (), allow=allow or ())
+    if as_json:
+        typer.echo(json.dumps(found.plain(), indent=2))
+        return
+    typer.echo(found.text(confusion))
+
+
+def predict(
+    run: RunPath,
+    files: Annotated[list[str], typer.Argument(help="Input files, in the format of the spec's `data` line.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Where predictions go; standard output otherwise.")] = None,
+    data: Data = None,
+    infer: Infer = None,
+    batch: Annotated[int, typer.Option("--batch", help="Examples at a time.", min=1)] = 32,
+    allow: Allow = None,
+) -> None:
+    """Predict: one JSON object a line with labels and their probabilities, as the input is read."""
+    from energyml.train.report import predicted_lines
+
+    lines = predicted_lines(run, files, data=data, infer=infer, size=batch, allow=allow or ())
+    if out is None:
+        for line in lines:
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        return
+    count = _to_file(out, lines)
+    typer.echo(f"{out}: {count} examples")
+
+
+def _to_file(out: Path, lines: Any) -> int:
+    from energyml.driver import SpecFileError
+
+    count = 0
+    temporary = out.with_name(f".{out.name}.partial")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            for line in lines:
+                stream.write(f"{line}\n")
+                count += 1
+        temporary.replace(out)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise SpecFileError(f"{out}: {(problem.strerror or str(problem)).lower()}") from problem
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(train)
+    app.command("eval")(evaluate)
+    app.command()(predict)
+
+
+__all__ = ["register"]

@@ -1,0 +1,173 @@
+"""The folder of a run: checkpoints, a log for people and one for programs, and what the run was asked to do."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from energyml.diagnostics import EnergyError, Source
+from energyml.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint, write_whole
+
+if TYPE_CHECKING:
+    from energyml.energy_model import EnergyModel
+
+LAST, BEST = "last.safetensors", "best.safetensors"
+
+
+class Folder:
+    """One run on disk.
+
+    Args:
+        path: the folder; made when it does not exist.
+        request: spec, choices, label sets, versions: what each checkpoint carries beside weights.
+    """
+
+    def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
+        self.path, self.request = path, dict(request)
+
+    @staticmethod
+    def create(path: Path, request: Mapping[str, Any], *, resume: bool) -> Folder:
+        """A new run's folder, or with `resume` that of a run with the same request."""
+        known = path / LAST
+        if known.exists() and not resume:
+            raise EnergyError(f"{path} holds a run already; go on with `--resume`, or choose another `--out`")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise EnergyError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
+        made = Folder(path, request)
+        if known.exists():
+            made.check_same(read_checkpoint(known))
+        write_whole(path / "spec.energy", str(request["spec"]["text"]).encode())
+        return made
+
+    def check_same(self, checkpoint: Checkpoint) -> None:
+        """Refuse to go on with another spec or other choices than the run began with."""
+        before = checkpoint.state["request"]
+        for key, title in (("spec", "the spec"), ("choices", "the choices"), ("labels", "the labels of the data")):
+            if before[key] != json.loads(json.dumps(self.request[key])):
+                detail = _difference(before[key], self.request[key])
+                raise EnergyError(
+                    f"{self.path} was begun with another {title.removeprefix('the ')}{detail}; "
+                    "resume it as it was, or choose another `--out`"
+                )
+
+    def save(self, checkpoint: Checkpoint, best: bool) -> None:
+        """Write a checkpoint, and the logs that belong to it."""
+        checkpoint.state["request"] = self.request
+        write_checkpoint(self.path / LAST, checkpoint)
+        if best:
+            light = {name: one for name, one in checkpoint.tensors.items() if name.startswith("model.")}
+            write_checkpoint(self.path / BEST, Checkpoint(light, checkpoint.state))
+        history: Sequence[Mapping[str, Any]] = checkpoint.state["history"]
+        write_whole(self.path / "log.jsonl", "".join(f"{json.dumps(one)}\n" for one in history).encode())
+        write_whole(self.path / "log.txt", log_text(history).encode())
+
+
+def _difference(before: Any, now: Any) -> str:
+    if isinstance(before, dict) and isinstance(now, Mapping):
+        for key in before:
+            if before[key] != now.get(key) and key != "text":
+                return f" (`{key}` was `{before[key]}`, is `{now.get(key)}`)"
+    return ""
+
+
+def log_text(history: Sequence[Mapping[str, Any]]) -> str:
+    """The records of epochs as lines for people."""
+    lines, stage = [], None
+    for record in history:
+        if record["stage"] != stage:
+            stage = record["stage"]
+            lines.append(f"stage {stage}")
+        lines.append(f"  {record_line(record)}")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def record_line(record: Mapping[str, Any]) -> str:
+    """One epoch in a line."""
+    parts = [f"epoch {record['epoch']:>3}", f"loss {record['loss']:.4f}"]
+    for key, value in record.items():
+        if key.startswith(("validation.", "train.")):
+            parts.append(f"{key.replace('.', ' ')} {value:.4f}")
+    if "alpha" in record:
+        parts.append(f"alpha {record['alpha']:g}")
+    if "ratio" in record:
+        parts.append(f"ratio {record['ratio']:.3g}")
+    parts.append(f"lr {record['lr']:g}")
+    parts.append(f"{record['seconds'] + record['seconds_between']:.1f} s")
+    return ", ".join(parts)
+
+
+def make_request(
+    model: EnergyModel, choices: Mapping[str, Any], vocabularies: Mapping[str, Any], seed: int | None
+) -> dict[str, Any]:
+    """What a checkpoint carries beside weights: enough to make the model again from the file alone."""
+    source = model.compiled.source
+    return {
+        "spec": {"name": source.name, "text": source.text},
+        "choices": dict(choices),
+        "labels": {name: list(one.labels or ()) for name, one in model.graph.label_sets.items()},
+        "vocabularies": {name: one.as_json() for name, one in vocabularies.items()},
+        "seed": seed,
+        "versions": {"python": platform.python_version(), "torch": _version("torch"), "energyml": _version("energyml")},
+        "made": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def checkpoint_path(path: str | Path) -> Path:
+    """The checkpoint of a run's folder (its best one), or the file itself."""
+    place = Path(path)
+    if not place.is_dir():
+        return place
+    for name in (BEST, LAST):
+        if (place / name).exists():
+            return place / name
+    raise EnergyError(f"{place}: no run: there is neither {BEST} nor {LAST} in it")
+
+
+def load_run(path: str | Path, *, allow_import: Sequence[str] = ()) -> tuple[EnergyModel, Checkpoint]:
+    """The model of a run, from its checkpoint alone, and the checkpoint.
+
+    Args:
+        path: a run's folder, or a checkpoint.
+        allow_import: the packages whose networks the spec inside may import; none unless named here.
+    """
+    from energyml.driver import bind, compile_source
+    from energyml.train.loop import gains_from
+
+    place = checkpoint_path(path)
+    checkpoint = read_checkpoint(place)
+    request = checkpoint.state["request"]
+    compiled = compile_source(Source(f"{place}:{request['spec']['name']}", request["spec"]["text"]))
+    for net in compiled.graph.nets.values():
+        target = str(net.selection["target"]) if net.selection.name == "python" else ""
+        package = target.partition(":")[0].partition(".")[0]
+        if target and package not in allow_import:
+            raise EnergyError(
+                f"{place}: its spec names the Python network `{target}`; a checkpoint imports nothing unless it is "
+                f"allowed: pass `--allow-import {package}`"
+            )
+    model = bind(compiled, labels=request["labels"])
+    try:
+        model.load_state_dict(checkpoint.part("model"))
+    except RuntimeError as problem:
+        detail = str(problem).splitlines()[-1].strip()
+        raise EnergyError(f"{place}: its weights do not fit its spec: {detail}") from problem
+    model.gains.update(gains_from(checkpoint.state["gains"]))
+    model.eval()
+    return model, checkpoint
+
+
+__all__ = ["BEST", "LAST", "Folder", "checkpoint_path", "load_run", "log_text", "make_request", "record_line"]

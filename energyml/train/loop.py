@@ -1,0 +1,502 @@
+"""The training loop: stages, balance, stopping, checkpoints.  One loop; everything else is data for it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from energyml.bind.gains import Gain, Normalised
+from energyml.cards.card import Selection
+from energyml.data.batches import Batches
+from energyml.data.dataset import Batch, Dataset
+from energyml.diagnostics import EnergyError
+from energyml.train.balance import Balance, make_balance, watched
+from energyml.train.checkpoint import Checkpoint, optimizer_tensors, restore_optimizer
+from energyml.train.evaluate import decoder_for, default_metrics, evaluate
+from energyml.train.plateau import Plateau
+from energyml.train.stages import Stage
+
+if TYPE_CHECKING:
+    from energyml.energy_model import EnergyModel
+
+# Loss values are looked at on the host this often on an accelerator, where looking waits for the device.
+PATIENCE = 20
+
+
+class NotFinite(EnergyError):
+    """A loss that is no number; the message names the term and the batch."""
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; its state is saved."""
+
+
+@dataclass
+class Progress:
+    """Called as training goes on; the base does nothing."""
+
+    def stage(self, stage: Stage, number: int, count: int) -> None:
+        """A stage begins."""
+
+    def step(self, done: int, count: int, loss: float) -> None:
+        """A batch is done."""
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """An epoch is done and evaluated."""
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+
+
+@dataclass
+class Settings:
+    """How a run is made.
+
+    Attributes:
+        infer: the backend of all stages that name none; the spec's own when `None`.
+        metrics: what is evaluated after each epoch; chosen from the stop rules when empty.
+        device: where the model lives.
+        rank, world: this process, and how many there are.
+        evaluation_batch: examples in a batch while evaluating.
+        train_metrics: whether the training data is evaluated too, on as many examples as validation has.
+        limit: most epochs of a stage, whatever the spec says.
+        seed: added to the seed of each stage.
+        stopping: asked after each batch; `True` saves and raises `Interrupted`.
+    """
+
+    infer: Selection | None = None
+    metrics: tuple[str, ...] = ()
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rank: int = 0
+    world: int = 1
+    evaluation_batch: int = 64
+    train_metrics: bool = False
+    limit: int | None = None
+    seed: int = 0
+    stopping: Callable[[], bool] = lambda: False
+
+
+class Trainer:
+    """Trains a model in stages, and can stop and go on anywhere between two batches.
+
+    Args:
+        model: the bound model.
+        train: the training data.
+        validation: what stop rules look at; the training loss serves when `None`.
+        stages: what to do.
+        settings: how.
+        save: takes a checkpoint and whether it is the best so far; called after each epoch, and when interrupted.
+        progress: is told how it goes.
+    """
+
+    def __init__(
+        self,
+        model: EnergyModel,
+        train: Dataset,
+        validation: Dataset | None,
+        stages: list[Stage],
+        settings: Settings | None = None,
+        save: Callable[[Checkpoint, bool], None] = lambda checkpoint, best: None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.model, self.train, self.validation = model, train, validation
+        self.stages, self.settings = stages, settings or Settings()
+        self.save, self.progress = save, progress or Progress()
+        self.number = 0
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] | None = None
+        self._resumed: Checkpoint | None = None
+        self._best_weights: dict[str, Tensor] | None = None
+        self.finished = False
+        self._started = time.monotonic()
+        self._elapsed = 0.0
+        self._running: tuple[Tensor, int] = (torch.zeros((), dtype=torch.float64), 0)
+        self._best_gains: dict[str, Gain] = {}
+
+    # ------------------------------------------------------------------------------------------------------- running
+
+    def fit(self) -> list[dict[str, Any]]:
+        """Run all stages that are left; returns a record for each epoch.  The model ends with the best weights."""
+        while self.number < len(self.stages):
+            self._stage(self.stages[self.number])
+            self.number += 1
+            self.best, self._resumed = None, None
+        self.finished = True
+        self._checkpoint(None, best=True)
+        return self.history
+
+    def _stage(self, stage: Stage) -> None:
+        settings = self.settings
+        self.progress.stage(stage, self.number, len(self.stages))
+        seed = int(stage["seed"]) + settings.seed
+        batches = Batches(
+            self.train, int(stage["batch"]), seed=seed + 1000 * self.number, rank=settings.rank, world=settings.world
+        )
+        balance = make_balance(None if stage.without else stage["balance"], self.model.graph)
+        moving = self._moving(stage)
+        optimizer = make_optimizer(stage["optimizer"], list(moving.values()))
+        plateau = self._plateau(stage)
+        if self._resumed is None:
+            torch.manual_seed(seed + 7919 * self.number + settings.rank)
+        else:
+            self._restore(self._resumed, batches, balance, optimizer, plateau, moving)
+        self._set_gains(stage, balance)
+        loss = self._loss_module(stage, balance)
+        epochs = int(stage["epochs"]) if settings.limit is None else min(settings.limit, int(stage["epochs"]))
+        state = _State(stage, batches, balance, optimizer, plateau, moving)
+        while batches.epoch < epochs:
+            if self._epoch(state, loss):
+                break
+        self._end_of_stage()
+
+    def _epoch(self, state: _State, loss: nn.Module) -> bool:
+        """One epoch, or the rest of one; whether the stage should stop."""
+        self.model.train()
+        batches, clip = state.batches, state.stage["clip"]
+        began, count, epoch = time.monotonic(), len(batches), batches.epoch
+        total, seen = self._running
+        for batch in batches:
+            moved = batch.to(self.settings.device)
+            state.optimizer.zero_grad(set_to_none=True)
+            value: Tensor = loss(moved)
+            value.backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(list(state.moving.values()), float(clip))
+            number = batches.position
+            if self.settings.device.type == "cpu" or number % PATIENCE == 0:
+                self._look(value, batch, state)
+            state.optimizer.step()
+            total, seen = total + value.detach().double(), seen + 1
+            self._running = (total, seen)
+            if self.settings.device.type == "cpu" or number % PATIENCE == 0:
+                self.progress.step(number, count, float(total) / max(1, seen))
+            if self.settings.stopping():
+                self._checkpoint(state, best=False)
+                raise Interrupted
+        self._running = (torch.zeros((), dtype=torch.float64), 0)
+        return self._after_epoch(state, epoch, float(total) / max(1, seen), time.monotonic() - began)
+
+    def _after_epoch(self, state: _State, epoch: int, loss: float, seconds: float) -> bool:
+        model, settings = self.model, self.settings
+        began = time.monotonic()
+        record: dict[str, Any] = {"stage": state.stage.title, "epoch": epoch + 1, "loss": loss}
+        if state.balance.subset:
+            subset = self.train.sample(min(state.balance.subset, len(self.train)), int(state.stage["seed"]))
+            state.balance.after_epoch(lambda gains: self._losses_at(state.stage, subset, gains))
+            record["alpha"] = state.balance.alpha
+            for note in dict.fromkeys(state.balance.notes):
+                self.progress.note(note)
+            state.balance.notes.clear()
+        self._set_gains(state.stage, state.balance)
+        ratio = self._ratio(state)
+        if ratio is not None:
+            record["ratio"] = ratio
+        record |= self._evaluated(state.stage)
+        record["lr"] = state.optimizer.param_groups[0]["lr"]
+        record["seconds"], record["seconds_between"] = round(seconds, 3), round(time.monotonic() - began, 3)
+        value = record.get(f"validation.{state.plateau.metric}", record["loss"])
+        lower, stop = state.plateau.step(value)
+        better = self.best is None or _is_better(value, self.best["value"], state.plateau.higher)
+        if better:
+            self.best = {"value": value, "epoch": epoch + 1, "stage": self.number}
+            self._best_weights = {name: one.detach().clone() for name, one in model.state_dict().items()}
+            self._best_gains = dict(model.gains)
+        if lower:
+            for group in state.optimizer.param_groups:
+                group["lr"] /= 10
+        state.stopped = stop
+        self.history.append(record)
+        if settings.rank == 0:
+            self.progress.epoch(record)
+        self._checkpoint(state, best=better)
+        return stop
+
+    def _end_of_stage(self) -> None:
+        """The next stage, and prediction, start from the best weights of this one."""
+        if self._best_weights is not None:
+            self.model.load_state_dict(self._best_weights)
+            self.model.gains.clear()
+            self.model.gains.update(self._best_gains)
+        self._best_weights = None
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(True)
+
+    # -------------------------------------------------------------------------------------------------------- pieces
+
+    def _moving(self, stage: Stage) -> dict[str, nn.Parameter]:
+        """The parameters that a stage moves, by name; the others are frozen."""
+        found = {}
+        for name, parameter in self.model.named_parameters():
+            moves = not stage.only or name.partition(".")[0] in stage.only
+            parameter.requires_grad_(moves)
+            if moves:
+                found[name] = parameter
+        if not found:
+            raise EnergyError(f"stage `{stage.title}` moves no parameters; look at `only`")
+        return found
+
+    def _plateau(self, stage: Stage) -> Plateau:
+        chosen: Selection | None = stage["stop"]
+        if chosen is not None:
+            metric = str(chosen["metric"])
+            return Plateau.of(chosen, metric != "loss" and self.validation is not None)
+        first = self._metrics(stage)[0]
+        return Plateau(first, self.validation is not None, 10**9, 10**9, 0.0)
+
+    def _metrics(self, stage: Stage) -> list[str]:
+        chosen: Selection | None = stage["stop"]
+        named = [str(chosen["metric"])] if chosen is not None else []
+        return [*dict.fromkeys([*self.settings.metrics, *default_metrics(self.model, named)])]
+
+    def _using(self, stage: Stage) -> Selection | None:
+        return stage["infer"] or self.settings.infer
+
+    def _set_gains(self, stage: Stage, balance: Balance) -> None:
+        self.model.gains.clear()
+        self.model.gains.update(balance.gains())
+        self.model.gains.update(dict.fromkeys(stage.without, 0.0))
+
+    def _loss_module(self, stage: Stage, balance: Balance) -> nn.Module:
+        module = StageLoss(self.model, stage, balance, self._using(stage), self.settings.world)
+        if self.settings.world == 1:
+            return module
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(module)
+
+    def _losses_at(self, stage: Stage, subset: Dataset, gains: Sequence[Mapping[str, Gain]]) -> list[float]:
+        """The mean loss of a subset under each choice of gains, over all processes; in evaluation mode."""
+        settings = self.settings
+        total = torch.zeros(len(gains), dtype=torch.float64, device=settings.device)
+        self.model.eval()
+        with torch.no_grad():
+            for batch in Batches(
+                subset, settings.evaluation_batch, shuffle=False, rank=settings.rank, world=settings.world
+            ):
+                moved = batch.to(settings.device)
+                losses = self.model.losses_under(
+                    gains, objective=stage.objective, using=self._using(stage), lengths=moved.lengths or None,
+                    **_tensors(moved.tensors),
+                )  # fmt: skip
+                total += torch.stack([one.sum() for one in losses]).double()
+        self.model.train()
+        if settings.world > 1:
+            torch.distributed.all_reduce(total)
+        return (total / max(1, len(subset))).tolist()
+
+    def _ratio(self, state: _State) -> float | None:
+        """The ratio of potentials on a few training examples; `None` where there are no two groups."""
+        balance = state.balance if state.balance.scale else watched(self.model.graph)
+        if balance is None or not len(self.train):
+            return None
+        batch = self.train.sample(min(200, len(self.train)), 0).batch().to(self.settings.device)
+        with torch.no_grad():
+            self.model.eval()
+            problem = self.model.problem(lengths=batch.lengths or None, **_tensors(batch.inputs))
+            self.model.train()
+            try:
+                return float(balance.ratio(problem.env).mean())
+            except EnergyError:
+                return None
+
+    def _evaluated(self, stage: Stage) -> dict[str, float]:
+        found: dict[str, float] = {}
+        metrics, decoder = self._metrics(stage), decoder_for(self.model, stage.objective.name)
+        shared: dict[str, Any] = {
+            "using": self._using(stage), "decoder": decoder, "size": self.settings.evaluation_batch,
+            "rank": self.settings.rank, "world": self.settings.world,
+        }  # fmt: skip
+        if self.validation is not None and len(self.validation):
+            values = evaluate(self.model, self.validation, metrics, **shared)
+            found |= {f"validation.{name}": value for name, value in values.items()}
+        if self.settings.train_metrics:
+            count = len(self.train) if self.validation is None else min(len(self.train), len(self.validation))
+            values = evaluate(self.model, self.train.sample(count, 0), metrics, **shared)
+            found |= {f"train.{name}": value for name, value in values.items()}
+        return found
+
+    def _look(self, value: Tensor, batch: Batch, state: _State) -> None:
+        """Stop at a loss that is no number, and say which term and which batch."""
+        if math.isfinite(float(value.detach())):
+            return
+        culprit = self._culprit(batch)
+        place = self.train.place(int(batch.rows[0]))
+        where = f"epoch {state.batches.epoch + 1}, batch {state.batches.position} (its first example: {place})"
+        raise NotFinite(
+            f"the loss is {float(value.detach())} in {where}: {culprit}; lower `lr`, set `clip`, or look at these "
+            "examples; the last checkpoint is from before"
+        )
+
+    def _culprit(self, batch: Batch) -> str:
+        moved = batch.to(self.settings.device)
+        for name, parameter in self.model.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                return f"the parameter `{name}` holds numbers that are not finite"
+        problem = self.model.problem(lengths=moved.lengths or None, **_tensors(moved.inputs))
+        for term in problem.terms:
+            try:
+                total, _ = term.weight(problem.env)
+                table = getattr(term, "value", None)
+                values = total if table is None else table(problem.env)
+            except EnergyError:
+                continue
+            if bool((values.isnan() | values.isposinf()).any()):
+                return f"the term `{term.term.name}` has scores that are not finite"
+        return "every term's scores are finite, so a gold label may be forbidden"
+
+    # ---------------------------------------------------------------------------------------------------- checkpoints
+
+    def _checkpoint(self, state: _State | None, *, best: bool) -> None:
+        if self.settings.rank != 0:
+            return
+        tensors = {f"model.{name}": one for name, one in self.model.state_dict().items()}
+        plain: dict[str, Any] = {
+            "number": self.number, "history": self.history, "best": self.best, "finished": self.finished,
+            "gains": {name: _plain_gain(gain) for name, gain in self.model.gains.items()},
+            "elapsed": self._elapsed + time.monotonic() - self._started,
+        }  # fmt: skip
+        if state is not None:
+            names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+            moved, numbers = optimizer_tensors(state.optimizer, names)
+            tensors |= {f"optimizer.{name}": one for name, one in moved.items()}
+            tensors["random.cpu"] = torch.get_rng_state()
+            if self.settings.device.type == "cuda":
+                tensors["random.cuda"] = torch.cuda.get_rng_state(self.settings.device)
+            if self._best_weights is not None:
+                tensors |= {f"best.{name}": one for name, one in self._best_weights.items()}
+            total, seen = self._running
+            plain |= {
+                "batches": state.batches.state_dict(), "balance": state.balance.state(), "optimizer": numbers,
+                "plateau": state.plateau.state(), "stopped": state.stopped, "running": [float(total), seen],
+                "best_gains": {name: _plain_gain(gain) for name, gain in self._best_gains.items()},
+            }  # fmt: skip
+        self.save(Checkpoint(tensors, plain), best)
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on where a checkpoint was written: the same batches, the same random numbers, the same weights."""
+        self.model.load_state_dict(checkpoint.part("model"))
+        self.model.gains.clear()
+        self.model.gains.update({name: _gain(one) for name, one in checkpoint.state["gains"].items()})
+        self.number = int(checkpoint.state["number"])
+        self.history = list(checkpoint.state["history"])
+        self.best = checkpoint.state["best"]
+        self.finished = bool(checkpoint.state["finished"])
+        self._elapsed = float(checkpoint.state["elapsed"])
+        self._resumed = None if self.finished else checkpoint
+
+    def _restore(
+        self,
+        checkpoint: Checkpoint,
+        batches: Batches,
+        balance: Balance,
+        optimizer: torch.optim.Optimizer,
+        plateau: Plateau,
+        moving: Mapping[str, nn.Parameter],
+    ) -> None:
+        state = checkpoint.state
+        batches.load_state_dict(state["batches"])
+        balance.restore(state["balance"])
+        restore_optimizer(optimizer, moving, checkpoint.part("optimizer"), state["optimizer"])
+        for key, value in state["plateau"].items():
+            setattr(plateau, key, value)
+        self._best_weights = checkpoint.part("best") or None
+        self._best_gains = {name: _gain(one) for name, one in state["best_gains"].items()}
+        total, seen = state["running"]
+        self._running = (torch.tensor(total, dtype=torch.float64), int(seen))
+        if state["stopped"]:
+            batches.epoch = 10**9
+        torch.set_rng_state(checkpoint.tensors["random.cpu"])
+        if "random.cuda" in checkpoint.tensors:
+            torch.cuda.set_rng_state(checkpoint.tensors["random.cuda"], self.settings.device)
+
+
+@dataclass
+class _State:
+    """What changes while a stage runs."""
+
+    stage: Stage
+    batches: Batches
+    balance: Balance
+    optimizer: torch.optim.Optimizer
+    plateau: Plateau
+    moving: Mapping[str, nn.Parameter]
+    stopped: bool = False
+
+
+class StageLoss(nn.Module):
+    """The loss of a batch as a module, so that processes can share its gradients.
+
+    The loss of a process is its part of the loss of the whole batch, times the number of processes: averaging
+    gradients over processes then gives those of the whole batch.
+    """
+
+    def __init__(self, model: EnergyModel, stage: Stage, balance: Balance, using: Selection | None, world: int) -> None:
+        super().__init__()
+        self.model, self.world = model, world
+        self._stage, self._balance, self._using = stage, balance, using
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The reduced loss of a batch on the model's device."""
+        from energyml.objectives.losses import labelled_cells
+
+        losses = self.model.loss(
+            objective=self._stage.objective, using=self._using, reduction="none", lengths=batch.lengths or None,
+            **_tensors(batch.tensors),
+        )  # fmt: skip
+        if type(self._balance).penalty is not Balance.penalty:
+            problem = self.model.problem(lengths=batch.lengths or None, **_tensors(batch.inputs))
+            penalty = self._balance.penalty(problem.env)
+            losses = losses if penalty is None else losses + penalty
+        chosen = self._stage["reduction"] or ("cell" if self._stage.objective.name == "marginal_ce" else "example")
+        if chosen == "sum":
+            return losses.sum() * self.world
+        if chosen == "example":
+            return losses.sum() * (self.world / max(1, batch.total))
+        answer = {name: one for name, one in batch.tensors.items() if name in batch.gold}
+        cells = labelled_cells(answer).sum().to(losses.dtype)
+        if self.world > 1:
+            torch.distributed.all_reduce(cells)
+        return losses.sum() * self.world / cells.clamp(min=1)
+
+
+def _tensors(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Tensors as keyword arguments."""
+    return dict(tensors)
+
+
+def make_optimizer(selection: Selection | None, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Adam or SGD with momentum; Adam with its usual learning rate when nothing is said."""
+    if selection is None or selection.name == "adam":
+        lr = 1e-3 if selection is None else float(selection["lr"])
+        decay = 0.0 if selection is None else float(selection["weight_decay"])
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=decay)
+    return torch.optim.SGD(
+        parameters, lr=float(selection["lr"]), momentum=float(selection["momentum"]),
+        weight_decay=float(selection["weight_decay"]),
+    )  # fmt: skip
+
+
+def _is_better(value: float, best: float, higher: bool) -> bool:
+    return not math.isnan(value) and (value > best if higher else value < best)
+
+
+def _plain_gain(gain: Gain) -> Any:
+    return {"alpha": gain.alpha, "group": list(gain.group)} if isinstance(gain, Normalised) else gain
+
+
+def _gain(plain: Any) -> Gain:
+    return Normalised(plain["alpha"], tuple(plain["group"])) if isinstance(plain, dict) else float(plain)
+
+
+def gains_from(plain: Mapping[str, Any]) -> dict[str, Gain]:
+    """The gains of a checkpoint."""
+    return {name: _gain(one) for name, one in plain.items()}
+
+
+__all__ = ["Interrupted", "NotFinite", "Progress", "Settings", "StageLoss", "Trainer", "gains_from", "make_optimizer"]

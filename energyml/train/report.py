@@ -1,0 +1,173 @@
+"""What `energyml eval` and `energyml predict` do with a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from energyml.cards.card import Selection
+from energyml.data.load import load_data, stream_data
+from energyml.data.vocabulary import Vocabulary
+from energyml.diagnostics import EnergyError
+from energyml.driver import read_choice
+from energyml.train.checkpoint import Checkpoint
+from energyml.train.evaluate import decoded, decoder_for, default_metrics, predictions
+from energyml.train.folder import load_run
+
+if TYPE_CHECKING:
+    from energyml.energy_model import EnergyModel
+    from energyml.metrics import Confusion
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass
+class Evaluation:
+    """How good a model is on a data set."""
+
+    split: str
+    examples: int
+    values: dict[str, float]
+    confusions: dict[str, Confusion] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """As data."""
+        confused = {name: [list(one) for one in table.worst(50)] for name, table in self.confusions.items()}
+        return {"split": self.split, "examples": self.examples, "metrics": self.values, "confused": confused}
+
+    def text(self, rows: int) -> str:
+        """For people."""
+        lines = [f"{self.split}: {self.examples} examples"]
+        width = max((len(name) for name in self.values), default=0)
+        lines += [f"  {name:<{width}}  {value:.4f}" for name, value in self.values.items()]
+        for name, table in self.confusions.items():
+            if rows:
+                lines += ["", f"{name}: what is confused most"]
+                lines += [f"  {line}" for line in table.table(rows).splitlines()]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def evaluation(
+    run: str | Path,
+    *,
+    root: Path | None = None,
+    data: str | None = None,
+    infer: str | None = None,
+    split: str = "test",
+    metrics: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> Evaluation:
+    """Evaluate a run on a split of its data, or of other data in the same format."""
+    if split not in SPLITS:
+        raise EnergyError(f"unknown split `{split}`; there are {', '.join(SPLITS)}")
+    model, checkpoint = load_run(run, allow_import=allow)
+    loaded = load_data(
+        model.compiled, root=root, using=data or _reader(checkpoint), vocabularies=_vocabularies(checkpoint),
+        splits=[split],  # type: ignore[list-item]
+    )  # fmt: skip
+    dataset = getattr(loaded, split)
+    if dataset is None or not len(dataset):
+        raise EnergyError(f"the data has no {split} split; choose another `--split`, or pass `--data`")
+    named = [str(stage["stop"]["metric"]) for stage in model.compiled.model.choices.train if stage["stop"] is not None]
+    outputs = list(dataset.batch([0]).gold)
+    wanted = [*dict.fromkeys([*metrics, *default_metrics(model, named)])]
+    tallies = {(name, output): dataset.metric(name, output) for name in wanted for output in outputs}
+    confusions = {output: dataset.confusion(output) for output in outputs}
+    using = _backend(model, checkpoint, infer)
+    for batch, labels in predictions(model, dataset, _decoder(model, checkpoint), using=using):
+        for (_, output), metric in tallies.items():
+            metric.update(labels[output].cpu(), batch.gold[output])
+        for output, table in confusions.items():
+            table.update(labels[output].cpu(), batch.gold[output])
+    values = {
+        (name if len(outputs) == 1 else f"{name}.{output}"): metric.value()
+        for (name, output), metric in tallies.items()
+    }
+    return Evaluation(split, len(dataset), values, confusions, list(loaded.notes))
+
+
+def _vocabularies(checkpoint: Checkpoint) -> dict[str, Vocabulary]:
+    saved = checkpoint.state["request"]["vocabularies"]
+    return {name: Vocabulary.from_json(one) for name, one in saved.items()}
+
+
+def _reader(checkpoint: Checkpoint) -> str | None:
+    chosen = checkpoint.state["request"]["choices"]["data"]
+    return None if chosen in (None, "None") else str(chosen)
+
+
+def _backend(model: EnergyModel, checkpoint: Checkpoint, infer: str | None) -> Selection | None:
+    wanted = infer or checkpoint.state["request"]["choices"]["infer"]
+    return read_choice("backend", str(wanted), model.compiled.model)
+
+
+def _decoder(model: EnergyModel, checkpoint: Checkpoint) -> Selection:
+    stages: Sequence[str] = checkpoint.state["request"]["choices"]["train"]
+    return decoder_for(model, stages[-1].partition("(")[0])
+
+
+def predicted_lines(
+    run: str | Path,
+    files: Sequence[str],
+    *,
+    data: str | None = None,
+    infer: str | None = None,
+    size: int = 32,
+    allow: Sequence[str] = (),
+) -> Iterator[str]:
+    """One JSON object for each example of some files, in their order, as they are read.
+
+    Labels by output; `probability` holds the probability of each label that was chosen, where the backend answers
+    `marginals`.
+    """
+    model, checkpoint = load_run(run, allow_import=allow)
+    using, decoder = _backend(model, checkpoint, infer), _decoder(model, checkpoint)
+    stream = stream_data(
+        model.compiled, list(files), _vocabularies(checkpoint), using=data or _reader(checkpoint), size=size
+    )
+    labelled = [v for v in model.graph.variables.values() if v.kind != "field"]
+    names = {v.name: model.graph.label_sets[v.type.element].labels or () for v in labelled}
+    for part in stream:
+        batch = part.batch()
+        given: dict[str, Any] = dict(batch.inputs)
+        with torch.no_grad():
+            posterior = model.infer(using=using, lengths=batch.lengths or None, **given)
+            labels = decoded(posterior, decoder)
+            known = posterior.marginals if "marginals" in posterior.answers else {}
+            picked = {
+                name: known[name].gather(-1, one.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+                for name, one in labels.items()
+                if name in known
+            }
+        for row in range(len(batch)):
+            found: dict[str, Any] = {name: _spelled(one[row].tolist(), names[name]) for name, one in labels.items()}
+            if picked:
+                found["probability"] = {
+                    name: _kept(one[row].tolist(), labels[name][row].tolist()) for name, one in picked.items()
+                }
+            yield json.dumps(found, ensure_ascii=False)
+
+
+def _spelled(numbers: Any, names: Sequence[str]) -> Any:
+    """Labels by name; cells that do not exist are left out of the last axis."""
+    if isinstance(numbers, list):
+        made = [_spelled(one, names) for one in numbers]
+        return [one for one in made if one is not None and one != []]
+    return names[numbers] if numbers >= 0 else None
+
+
+def _kept(values: Any, numbers: Any) -> Any:
+    if isinstance(values, list):
+        made = [_kept(value, number) for value, number in zip(values, numbers, strict=True)]
+        return [one for one in made if one is not None and one != []]
+    return round(float(values), 6) if numbers >= 0 else None
+
+
+__all__ = ["Evaluation", "evaluation", "predicted_lines"]

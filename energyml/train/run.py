@@ -1,0 +1,201 @@
+"""What `energyml train` does: read the data, bind the spec, train in stages, keep everything in a folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from energyml.cards.card import Selection
+from energyml.data.load import Data, load_data
+from energyml.driver import Compiled, bind, read_choice, read_choices
+from energyml.energy_model import EnergyModel
+from energyml.train.checkpoint import read_checkpoint
+from energyml.train.folder import LAST, Folder, make_request
+from energyml.train.loop import Interrupted, Progress, Settings, Trainer
+from energyml.train.overrides import overridden
+from energyml.train.stages import plan_stages
+
+
+@dataclass
+class Request:
+    """What a run is asked to do.
+
+    Attributes:
+        out: the folder of the run; nothing is kept when `None`.
+        root: where the data's paths start.
+        data: a reader in place of the spec's `data` line.
+        infer: a backend in place of the spec's.
+        train: stages in place of the spec's, as in `nll` or `marginal_ce, ssvm`.
+        changes: options of the stages, as in `optimizer.lr=0.01`.
+        seed: of the first weights, and of the order of batches unless a stage has its own.
+        resume: go on with the run in `out`, if there is one.
+        device: where to train.
+        threads: threads of torch; its own choice when `None`.
+        deterministic: refuse operations whose results vary.
+        train_metrics: evaluate on training data too.
+        limit: most epochs of a stage.
+        metrics: what to evaluate beside the stop rule's metric.
+    """
+
+    out: Path | None = None
+    root: Path | None = None
+    data: str | None = None
+    infer: str | None = None
+    train: str | None = None
+    changes: Sequence[str] = ()
+    seed: int = 0
+    resume: bool = False
+    device: str = "cpu"
+    threads: int | None = None
+    deterministic: bool = False
+    train_metrics: bool = False
+    limit: int | None = None
+    metrics: Sequence[str] = ()
+
+
+@dataclass
+class Run:
+    """A run that ended.
+
+    Attributes:
+        model: with the best weights.
+        history: a record for each epoch.
+        data: what it was trained on.
+        interrupted: whether it was asked to stop before its end.
+    """
+
+    model: EnergyModel
+    history: list[dict[str, Any]]
+    data: Data
+    interrupted: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def train(compiled: Compiled, request: Request, progress: Progress | None = None) -> Run:
+    """Train the model of a spec; see `Request`.  Under `torchrun` every process calls this, and the first writes."""
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    if request.deterministic:
+        torch.use_deterministic_algorithms(True)
+    with processes(request.device) as (rank, world, device):
+        return _train(compiled, request, progress or Progress(), rank, world, device)
+
+
+def _train(
+    compiled: Compiled, request: Request, progress: Progress, rank: int, world: int, device: torch.device
+) -> Run:
+    resumed = None
+    if request.out is not None and request.resume and (request.out / LAST).exists():
+        resumed = read_checkpoint(request.out / LAST)
+    frozen = None
+    if resumed is not None:
+        from energyml.data.vocabulary import Vocabulary
+
+        saved = resumed.state["request"]["vocabularies"]
+        frozen = {name: Vocabulary.from_json(one) for name, one in saved.items()}
+    data = load_data(compiled, root=request.root, using=request.data, vocabularies=frozen)
+    if data.train is None or not len(data.train):
+        from energyml.diagnostics import EnergyError
+
+        raise EnergyError("there are no training examples; look at the `data` line and at `--root`")
+    model = bind(compiled, labels=data.labels, seed=request.seed).to(device)
+    chosen = stages_of(compiled, request)
+    stages = plan_stages(chosen, model.graph)
+    infer = None if request.infer is None else read_choice("backend", request.infer, compiled.model)
+    choices = {
+        "train": [str(one) for one in chosen],
+        "infer": str(infer or compiled.model.choices.infer or "auto"),
+        "decode": str(compiled.model.choices.decode) if compiled.model.choices.decode else None,
+        "data": request.data or str(compiled.model.choices.data),
+    }
+    folder = None
+    if request.out is not None and rank == 0:
+        folder = Folder.create(request.out, make_request(model, choices, data.vocabularies, request.seed),
+                               resume=request.resume)  # fmt: skip
+    with interruptible() as stopping:
+        settings = Settings(
+            infer=infer, metrics=tuple(request.metrics), device=device, rank=rank, world=world,
+            train_metrics=request.train_metrics, limit=request.limit, stopping=stopping,
+            seed=request.seed,
+        )  # fmt: skip
+        trainer = Trainer(model, data.train, data.validation, stages, settings, progress=progress)
+        if folder is not None:
+            trainer.save = folder.save
+        for note in data.notes:
+            progress.note(note)
+        if resumed is not None:
+            trainer.resume(resumed)
+        try:
+            trainer.fit()
+        except Interrupted:
+            return Run(model, trainer.history, data, interrupted=True)
+    return Run(model, trainer.history, data)
+
+
+def stages_of(compiled: Compiled, request: Request) -> list[Selection]:
+    """The stages that were asked for: the spec's, or others, with changes."""
+    if request.train is None:
+        chosen: list[Selection] = list(compiled.model.choices.train)
+    else:
+        # Options that the spec gives its first stage hold for other objectives too, where they have them.
+        own = compiled.model.choices.train[0].options if compiled.model.choices.train else {}
+        chosen = [
+            Selection(one.card, {**{k: v for k, v in own.items() if one.card.option(k)}, **one.options})
+            for one in read_choices("objective", request.train, compiled.model)
+        ]
+    return overridden(chosen, request.changes, compiled.model)
+
+
+@contextmanager
+def interruptible() -> Iterator[Any]:
+    """A function that tells whether Ctrl-C or a polite kill asked to stop; a second one stops at once."""
+    asked: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before: dict[int, Any] = {}
+    try:
+        for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+            before[number] = signal.signal(number, handle)
+    except ValueError:  # not the main thread: the caller stops us in its own way
+        pass
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def processes(device: str) -> Iterator[tuple[int, int, torch.device]]:
+    """This process's rank, how many there are, and its device; joins the group that `torchrun` describes."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield 0, 1, torch.device(device)
+        return
+    import torch.distributed as dist
+
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    accelerated = device.startswith("cuda")
+    own = torch.device(device if not accelerated or ":" in device else f"cuda:{local}")
+    began = not dist.is_initialized()
+    if began:
+        dist.init_process_group("nccl" if accelerated else "gloo")
+    try:
+        yield rank, world, own
+    finally:
+        if began:
+            dist.destroy_process_group()
+
+
+__all__ = ["Request", "Run", "stages_of", "train"]
