@@ -105,6 +105,47 @@ def predict(
     typer.echo(f"{out}: {count} examples")
 
 
+def sweep(
+    file: Spec,
+    out: Annotated[Path, typer.Option("--out", help="A folder for all runs.", show_default=False)],
+    grid: Annotated[
+        list[str] | None, typer.Option("--grid", help="An axis, as in `train=nll,ssvm` or `optimizer.lr=1e-3,1e-2`.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Seeds of each combination.", min=1)] = 1,
+    changes: Annotated[list[str] | None, typer.Option("--set", help="An option of all runs; repeatable.")] = None,
+    root: Root = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Most epochs of a stage.", min=1)] = None,
+    jobs: Annotated[int, typer.Option("--jobs", help="Runs at a time, one thread each.", min=1)] = 2,
+    split: Annotated[str, typer.Option("--split", help="What is evaluated: train, validation or test.")] = "test",
+    metric: Annotated[list[str] | None, typer.Option("--metric", help="One more metric; repeatable.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a grid of choices times seeds, and show a table; runs that are done are not run again."""
+    from energyml.train.sweep import read_grid, table
+    from energyml.train.sweep import sweep as run
+
+    compile_source(read_source(file))
+    more = [part for change in changes or () for part in ("--set", change)]
+    more += [] if epochs is None else ["--epochs", str(epochs)]
+    records = run(
+        Path(file), read_grid(grid or ()), seeds, out, more=more, root=root, jobs=jobs, split=split,
+        metrics=metric or (), tell=(lambda text: None) if as_json else typer.echo,
+    )  # fmt: skip
+    typer.echo(json.dumps(records, indent=2) if as_json else f"\n{table(records)}")
+    raise typer.Exit(int(any("error" in record for record in records)))
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="The picture: .png, .svg or .pdf.")] = Path("curves.png"),
+) -> None:
+    """Draw the curves of one run or several: loss, metrics, the ratio of potentials, the scale."""
+    from energyml.train.plots import plot as draw
+
+    draw(runs, out)
+    typer.echo(f"{out}: {len(runs)} run{'s' if len(runs) > 1 else ''}")
+
+
 def _to_file(out: Path, lines: Any) -> int:
     from energyml.driver import SpecFileError
 
@@ -130,6 +171,8 @@ def register(app: typer.Typer) -> None:
     app.command()(train)
     app.command("eval")(evaluate)
     app.command()(predict)
+    app.command()(sweep)
+    app.command()(plot)
 
 
 __all__ = ["register"]

@@ -336,7 +336,11 @@ class EnergyModel(nn.Module):
         known = {v.name for v in (*self.graph.discrete, *self.graph.fields)}
         for name in evidence:
             if name not in known:
-                raise self._maker.fail("E0502", None, name=name, help="evidence is about outputs, latents and fields")
+                variable = self.graph.variables.get(name)
+                remedy = "evidence is about outputs, latents and fields"
+                if variable is not None and variable.readout is not None:
+                    remedy += f"; `{name}` is read out of `{variable.readout.field}`, so observe that"
+                raise self._maker.fail("E0502", None, name=name, help=remedy)
         sets = {name: one for name, one in evidence.items() if isinstance(one, Tensor) and one.dtype == torch.bool}
         allowed = {name: self._answers.allowed(name, one, batch) for name, one in sets.items()}
         found = self._answers.labels({name: one for name, one in evidence.items() if name not in sets}, batch)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backends.gaussian.bases import Base
+from energyml.backends.gaussian.bases import Base, spread
 from energyml.bind.quadratic import QuadraticForm
 
 
@@ -133,6 +133,13 @@ class Banded(Base):
         if self._failed is None:
             return torch.ones(batch, dtype=torch.bool, device=self.form.ridge.device)
         return self._failed == 0
+
+    def condition(self) -> Tensor:
+        """The ratio of the largest pivot to the smallest: at most the condition number, and of its size."""
+        if not self.factors:
+            return self.form.ridge.new_ones(self.form.sizes.batch)
+        pivots = torch.cat([factor.detach().diagonal(dim1=1, dim2=2) for factor in self.factors], 1)
+        return spread(pivots).square()
 
     def solve(self, rows: Tensor) -> Tensor:
         """Forwards with the factor, backwards with its transpose."""

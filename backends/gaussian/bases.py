@@ -21,6 +21,10 @@ class Base(ABC):
         """[B] bool: whether D is positive definite."""
 
     @abstractmethod
+    def condition(self) -> Tensor:
+        """[B]: about the condition number of D."""
+
+    @abstractmethod
     def solve(self, rows: Tensor) -> Tensor:
         """Each row times D⁻¹."""
 
@@ -48,6 +52,10 @@ class Diagonal(Base):
     def definite(self) -> Tensor:
         """Whether all entries are positive."""
         return (self.own > 0).all(2).all(1).expand(self.form.sizes.batch)
+
+    def condition(self) -> Tensor:
+        """The ratio of the largest entry to the smallest."""
+        return spread(self.own.detach().flatten(1)).expand(self.form.sizes.batch)
 
     def solve(self, rows: Tensor) -> Tensor:
         """A division."""
@@ -95,6 +103,10 @@ class Transform(Base):
         """Whether all eigenvalues are positive."""
         return (self.eigenvalues.flatten(1) > 0).all(1).expand(self.form.sizes.batch)
 
+    def condition(self) -> Tensor:
+        """The ratio of the largest eigenvalue to the smallest."""
+        return spread(self.eigenvalues.detach().flatten(1)).expand(self.form.sizes.batch)
+
     def solve(self, rows: Tensor) -> Tensor:
         """There, a division, and back."""
         return self._between(rows, self.eigenvalues.unsqueeze(1).reciprocal())
@@ -124,6 +136,13 @@ class Transform(Base):
         return grid.reshape(rows.shape)
 
 
+def spread(values: Tensor) -> Tensor:
+    """[B]: the largest of values [B, n] over the smallest; 1 where there are none."""
+    if values.shape[1] == 0:
+        return values.new_ones(values.shape[0])
+    return values.amax(1) / values.amin(1)
+
+
 def _along(grid: Tensor, matrix: Tensor, axis: int) -> Tensor:
     """A grid [B, R, *shape] whose vectors along one axis are multiplied by a matrix [from, to]."""
     last = grid.dim() - 1
@@ -150,4 +169,4 @@ def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return basis.to(dtype)
 
 
-__all__ = ["Base", "Diagonal", "Transform", "cosines"]
+__all__ = ["Base", "Diagonal", "Transform", "cosines", "spread"]

@@ -53,7 +53,7 @@ CARDS = (
                 "auto",
                 "`lowrank` where there are vectors, else `jacobi`",
             ),
-            Option("probes", Whole(), 16, "random fields behind estimates"),
+            Option("probes", Whole(2), 16, "random fields behind estimates"),
             Option("seed", Whole(0), 0, "seed of these"),
             Option("engine", Word(("auto", "torch")), "auto", "whether compiled stencils may serve grids"),
         ),

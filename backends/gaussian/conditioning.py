@@ -74,7 +74,8 @@ def condition(form: QuadraticForm, linear: Tensor, observed: Tensor | None) -> C
             form, linear, linear.new_zeros(form.sizes.batch), zero, cells * form.sizes.channels, form.sizes
         )
     free = observed.isnan()
-    if form.sizes.channels > 1 and observed.device.type == "cpu" and bool((free != free[:, :1]).any()):
+    # Looking at evidence waits for the device; without it channels could not be told apart.
+    if form.sizes.channels > 1 and not observed.is_meta and bool((free != free[:, :1]).any()):
         form, linear, observed, free = _by_cell(form, linear, observed, free)
     values = torch.where(free, 0, observed)
     if form.present is not None:

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from energyml.backends.gaussian.bases import spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.bind.quadratic import QuadraticForm
 
@@ -36,8 +37,12 @@ class Dense(Solver):
 
     def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """Two triangular solves."""
-        factor, info = self._factored
-        return torch.cholesky_solve(rhs.flatten(1).unsqueeze(2), factor).reshape(rhs.shape), Outcome(info == 0)
+        factor, _ = self._factored
+        return torch.cholesky_solve(rhs.flatten(1).unsqueeze(2), factor).reshape(rhs.shape), self.outcome
+
+    def condition(self) -> Tensor:
+        """The ratio of the largest pivot to the smallest: at most the condition number, and of its size."""
+        return spread(self._factored[0].detach().diagonal(dim1=1, dim2=2)).square()
 
     def log_determinant(self) -> tuple[Tensor, Tensor | None]:
         """Twice the logarithms of the factor's diagonal."""

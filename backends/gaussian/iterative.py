@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from energyml.backends import native
 from energyml.backends.gaussian.cg import Trace, conjugate_gradients
@@ -17,6 +16,7 @@ from energyml.backends.gaussian.perturb import Perturbation
 from energyml.backends.gaussian.preconditioners import preconditioner
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.bind.quadratic import QuadraticForm
+from energyml.diagnostics import EnergyError
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,11 @@ class Iterative(Solver):
         x, iterations, residual, negative = found
         self._last = Outcome(~negative & self._sound(), residual <= wanted * 1.01, residual, iterations)
         return x, self._last
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of the solves behind the last answer."""
+        return Outcome(self.definite) if self._last is None else replace(self._last)
 
     def _sound(self) -> Tensor:
         """[B]: whether the diagonal at least is positive."""
@@ -166,11 +171,14 @@ class Iterative(Solver):
             own = form.diagonal_of_all()
             total = like.new_zeros(form.sizes)
             squares = like.new_zeros(form.sizes)
+            worst: Outcome | None = None
             for _ in range(count):
                 draw = self.draws(1, normal)[0]
+                worst = self.outcome if worst is None else worst.both(self.outcome)
                 conditional = (draw - form.multiply(draw) / own).square()
                 total += conditional
                 squares += conditional.square()
+            self._last = worst
             mean = total / count
             error = ((squares / count - mean.square()).clamp(min=0) / (count - 1)).sqrt()
             return own.reciprocal() + mean, error
@@ -181,10 +189,13 @@ class Iterative(Solver):
         with torch.no_grad():
             if self._perturbation is None:
                 self._perturbation = Perturbation(self.form)
+            worst: Outcome | None = None
             for _ in range(count):
                 drawn, outcome = self.solve(self._perturbation.draw(normal))
                 outcome.definite = outcome.definite & self._perturbation.sound
+                worst = outcome if worst is None else worst.both(outcome)
                 found.append(drawn)
+            self._last = worst
         return torch.stack(found) if found else self.form.ridge.new_zeros(0, *self.form.sizes)
 
 
@@ -205,6 +216,7 @@ class _LogDeterminant(Function):
         batch = form.sizes.batch
         apart = form.with_tensors([one.expand(batch, *one.shape[1:]) for one in form.tensors()])
         bent = torch.zeros(form.sizes.batch, dtype=torch.bool, device=free.device)
+        worst: Outcome | None = None
         for _ in range(settings.probes):
             signs = torch.randint(0, 2, form.sizes, generator=generator, device=free.device, dtype=torch.int8)
             probe = torch.where(free, signs.to(scale.dtype) * 2 - 1, 0)
@@ -214,12 +226,15 @@ class _LogDeterminant(Function):
                 trace=trace,
             )  # fmt: skip
             bent |= found.negative
+            reached = Outcome(~found.negative & solver._sound(), found.residual <= settings.tol * 1.01,
+                              found.residual, found.iterations)  # fmt: skip
+            worst = reached if worst is None else worst.both(reached)
             values.append(_quadrature(trace, cells) if trace.steps else cells.double() * 0)
             if wanted:
-                parts = apart.gradient(scale * found.x, scale * probe)
-                gradients = list(parts) if gradients is None else [a + b for a, b in zip(gradients, parts, strict=True)]
+                parts = [one for one in apart.gradient(scale * found.x, scale * probe) if one is not None]
+                gradients = parts if gradients is None else [a + b for a, b in zip(gradients, parts, strict=True)]
         estimates = torch.stack(values)
-        solver._last = Outcome(~bent & solver._sound())
+        solver._last = worst
         known = -2 * torch.where(free, scale.double().log(), 0).expand(form.sizes).sum((1, 2))
         spread = (estimates - estimates.mean(0)).square().sum(0) / max(1, settings.probes - 1)
         error = (spread / settings.probes).sqrt()
@@ -231,8 +246,12 @@ class _LogDeterminant(Function):
         return value.to(dtype), error.to(dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            raise EnergyError(
+                "the determinant that `cg` estimates has no second derivatives; `exact` has them, for fields that a "
+                "direct method serves"
+            )
         found = [one * grads[0].reshape(-1, *([1] * (one.dim() - 1))) for one in ctx.saved_tensors]
         return (None, *(one.sum_to_size(shape) for one, shape in zip(found, ctx.shapes, strict=True)))
 

@@ -10,18 +10,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from energyml.backend import Problem, QueryRefused, Session
 from energyml.backends.gaussian.conditioning import Conditioned, condition
 from energyml.backends.gaussian.methods import Methods, Policy
 from energyml.backends.gaussian.solver import Outcome, Solver, solved
+from energyml.backends.gaussian.status import not_finite
 from energyml.backends.gaussian.status import problem as problem_of
 from energyml.bind.conditionals import field_conditionals
 from energyml.bind.fields import FieldLayout, LinearTerm, QuadraticTerm
 from energyml.bind.quadratic import QuadraticForm
 from energyml.model.declared import Variable
+from energyml.plan.elimination import human_bytes
+from energyml.plan.fields import MOST_OPERATIONS, direct
 from energyml.queries import Query
-from energyml.result import ABSENT, Assignment, Result, Status
+from energyml.result import ABSENT, Assignment, Failed, Result, Status
 
 LOG_2_PI = math.log(2 * math.pi)
 
@@ -75,6 +79,11 @@ class Field:
         """The field given observed values by field; NaN leaves a cell free."""
         linear = self.linear.linear(self.problem.env).reshape(self.form.sizes)
         values = observed.get(self.variable.name)
+        if values is not None and values.device.type == "cpu" and bool(values.isinf().any()):
+            raise QueryRefused(
+                f"what is observed of `{self.variable.name}` holds infinite numbers; "
+                "give finite values, and NaN for cells that are not observed"
+            )
         return condition(self.form, linear, None if values is None else self.to_cells(values))
 
     # -------------------------------------------------------------------------------------------------------- answers
@@ -105,20 +114,37 @@ class Field:
         choice = methods.choice("determinant")
         if choice is None:
             sizes = "x".join(map(str, methods.facts.shape or ()))
+            what = f"{methods.facts.describe()} on {sizes} positions"
+            larger = direct(methods.facts, math.inf)
+            if larger is None or larger.memory is None:
+                limit, remedy = f"{what} take every direct method more than {MOST_OPERATIONS:g} operations", ""
+            else:
+                limit = f"{what} need {human_bytes(larger.memory)} for one example, and `memory` allows "
+                limit += human_bytes(self.policy.budget)
+                remedy = f"raise it, as in `exact(memory: {math.ceil(larger.memory / (1 << 20))})`, or "
             raise QueryRefused(
-                f"`exact` has no {query} for `{self.variable.name}`: {methods.facts.describe()} on {sizes} positions "
-                "fit no direct method within `memory`; `cg` estimates it, with its error"
+                f"`exact` has no {query} for `{self.variable.name}`: {limit}; {remedy}ask `cg`, which estimates it "
+                "with its error"
             )
         return methods.solver(choice, attached=torch.is_grad_enabled())
 
-    def log_partition(self, system: Conditioned) -> tuple[Tensor, Tensor | None, Outcome]:
+    def determinant(self, system: Conditioned, query: str) -> tuple[Tensor, Tensor | None, Outcome]:
+        """[B]: log det Q of the free cells, its error, and how it went."""
+
+        def make() -> tuple[Tensor, Tensor | None, Outcome]:
+            solver = self.exact_solver(system, query)
+            value, error = solver.log_determinant()
+            return value, error, replace(solver.outcome, answer=value)
+
+        found: tuple[Tensor, Tensor | None, Outcome] = system.remembered("determinant", make)
+        return found
+
+    def log_partition(self, system: Conditioned) -> tuple[Tensor, Tensor | None, list[Outcome]]:
         """[B]: the log of the integral of exp(score) over the free cells, its error, and how it went."""
         x, outcome = self.solution(system)
-        solver = self.exact_solver(system, "log_partition")
-        determinant, error = system.remembered("determinant", solver.log_determinant)
+        determinant, error, other = self.determinant(system, "log_partition")
         value = system.constant + 0.5 * (system.rhs * x).sum((1, 2)) - 0.5 * determinant + 0.5 * system.count * LOG_2_PI
-        joined = replace(outcome, definite=outcome.definite & solver.definite)
-        return value, None if error is None else 0.5 * error, joined
+        return value, None if error is None else 0.5 * error, [outcome, other]
 
 
 class FieldSession(Session):
@@ -126,6 +152,11 @@ class FieldSession(Session):
 
     def __init__(self, problem: Problem, policy: Policy) -> None:
         self.problem = problem
+        if problem.env.batch.dtype not in (torch.float32, torch.float64):
+            given = str(problem.env.batch.dtype).removeprefix("torch.")
+            raise QueryRefused(
+                f"fields are solved in float32 or float64, and the inputs are {given}; convert them: `u.float()`"
+            )
         linear = {term.field: term for term in problem.terms if isinstance(term, LinearTerm)}
         quadratic = {term.field: term for term in problem.terms if isinstance(term, QuadraticTerm)}
         self.policy = policy
@@ -147,7 +178,25 @@ class FieldSession(Session):
             "sample": self._sample,
             "conditionals": self._conditionals,
         }[query.kind]
-        return answer(query)
+        try:
+            return answer(query)
+        except LinAlgError as problem:
+            # Eigenvalues of matrices that are not finite: torch raises where it could not go on.
+            raise Failed(self._broken()) from problem
+
+    def _broken(self) -> str:
+        """What to say where linear algebra gave up."""
+        for field in self.fields.values():
+            try:
+                form = field.form
+            except LinAlgError:
+                return not_finite(field.variable.name, "a coupling (a dense matrix)")
+            definite = torch.ones(form.sizes.batch, dtype=torch.bool, device=form.ridge.device)
+            outcome = Outcome(definite, answer=torch.full_like(field.system.rhs, float("nan")))
+            found = problem_of(field.variable.name, form, field.system.rhs, outcome, 0.0, field.quadratic.bounded)
+            if found is not None:
+                return found[1]
+        return "the eigenvalues of a field's couplings were not found; use float64, or scale its couplings down"
 
     # --------------------------------------------------------------------------------------------------------- values
 
@@ -243,10 +292,10 @@ class FieldSession(Session):
             system = field.system
             solver = field.exact_solver(system, "variance")
             value, error = solver.variances()
-            found[name] = field.from_cells(system.inside(_sound(value, Outcome(solver.definite))))
+            found[name] = field.from_cells(system.inside(_sound(value, solver.outcome)))
             if error is not None:
                 errors.append(field.from_cells(system.inside(error)))
-            how.append((field, system, Outcome(solver.definite, answer=value)))
+            how.append((field, system, replace(solver.outcome, answer=value)))
         return self._result(found, how, errors[0] if errors else None)
 
     # --------------------------------------------------------------------------------------------------- normalisation
@@ -271,8 +320,8 @@ class FieldSession(Session):
 
     def _log_partition(self, query: Query) -> Result:
         def each(field: Field) -> tuple[Tensor, Tensor | None, list[tuple[Field, Conditioned, Outcome]]]:
-            value, error, outcome = field.log_partition(field.system)
-            return value, error, [(field, field.system, outcome)]
+            value, error, outcomes = field.log_partition(field.system)
+            return value, error, [(field, field.system, one) for one in outcomes]
 
         return self._sum(each)
 
@@ -281,14 +330,9 @@ class FieldSession(Session):
 
         def each(field: Field) -> tuple[Tensor, Tensor | None, list[tuple[Field, Conditioned, Outcome]]]:
             system = field.system
-            solver = field.exact_solver(system, "entropy")
-            determinant, error = system.remembered("determinant", solver.log_determinant)
+            determinant, error, outcome = field.determinant(system, "entropy")
             value = 0.5 * system.count * (1 + LOG_2_PI) - 0.5 * determinant
-            return (
-                value,
-                None if error is None else 0.5 * error,
-                [(field, system, Outcome(solver.definite, answer=value))],
-            )
+            return value, None if error is None else 0.5 * error, [(field, system, outcome)]
 
         return self._sum(each)
 
@@ -299,12 +343,12 @@ class FieldSession(Session):
 
         def each(field: Field) -> tuple[Tensor, Tensor | None, list[tuple[Field, Conditioned, Outcome]]]:
             clamped = field.given(known)
-            free, error, outcome = field.log_partition(field.system)
-            how = [(field, field.system, outcome)]
+            free, error, outcomes = field.log_partition(field.system)
+            how = [(field, field.system, one) for one in outcomes]
             if field.variable.name in query.answer and not clamped.has_free:
                 return clamped.constant - free, error, how
-            value, own, outcome = field.log_partition(clamped)
-            how.append((field, clamped, outcome))
+            value, own, outcomes = field.log_partition(clamped)
+            how += [(field, clamped, one) for one in outcomes]
             return value - free, error if own is None else (own.square() + (error or own).square()).sqrt(), how
 
         return self._sum(each)
@@ -335,7 +379,7 @@ class FieldSession(Session):
             solver = methods.solver(choice, attached=torch.is_grad_enabled())
             drawn = system.inside(solver.draws(query.count, normal))
             found[field.variable.name] = modes[field.variable.name] + field.from_cells(drawn)
-            outcomes.append((field, system, replace(outcome, definite=outcome.definite & solver.definite)))
+            outcomes += [(field, system, outcome), (field, system, replace(solver.outcome, answer=drawn))]
         scores = [
             self.problem.score({name: one[number] for name, one in found.items()}) for number in range(query.count)
         ]
@@ -349,8 +393,16 @@ class FieldSession(Session):
         for name, field in self.fields.items():
             if query.answer is None or name not in query.answer:
                 raise QueryRefused(f"`conditionals` need an answer for every field; `{name}` is missing")
+            given = field.to_cells(query.answer[name])
+            gaps = given.isnan() if field.form.present is None else given.isnan() & field.form.present.unsqueeze(1)
+            if given.device.type == "cpu" and bool(gaps.any()):
+                raise QueryRefused(
+                    f"`conditionals` need a value for every cell of `{name}`, and some are NaN; "
+                    "`log_prob` takes partial answers"
+                )
             found[name] = field_conditionals(field.linear, field.quadratic, self.problem.env, query.answer[name])
-            how.append((field, field.system, Outcome((field.form.own() > 0).flatten(1).all(1))))
+            positive = (field.form.diagonal_of_all() > 0).flatten(1).all(1).expand(field.form.sizes.batch)
+            how.append((field, field.system, Outcome(positive, answer=found[name][0])))
         return self._result(found, how)
 
 

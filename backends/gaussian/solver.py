@@ -14,6 +14,8 @@ from torch.autograd import Function
 from energyml.bind.quadratic import QuadraticForm
 
 Normal: TypeAlias = Callable[[tuple[int, ...]], Tensor]
+# Answers whose relative error may be above this are pointed out.
+LEAST = 1e-2
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Outcome:
         residual: [B] the relative residual that was reached; `None` for direct methods.
         iterations: [B]; `None` for direct methods.
         answer: what was found: numbers that are not finite show that the input had some.
+        condition: [B] about the condition number of the matrix, where a factor shows it.
     """
 
     definite: Tensor
@@ -33,10 +36,31 @@ class Outcome:
     residual: Tensor | None = None
     iterations: Tensor | None = None
     answer: Tensor | None = None
+    condition: Tensor | None = None
+
+    def both(self, other: Outcome) -> Outcome:
+        """The worse of two, for iterative methods that solve several times."""
+        found = Outcome(self.definite & other.definite)
+        if self.converged is not None and other.converged is not None:
+            found.converged = self.converged & other.converged
+        if self.residual is not None and other.residual is not None:
+            found.residual = torch.maximum(self.residual, other.residual)
+        if self.iterations is not None and other.iterations is not None:
+            found.iterations = torch.maximum(self.iterations, other.iterations)
+        return found
+
+    def inexact(self) -> Tensor | None:
+        """[B] bool: whether so few digits are right that somebody should know; `None` where nothing shows it."""
+        if self.condition is None:
+            return None
+        return self.condition * torch.finfo(self.condition.dtype).eps > LEAST
 
     def is_fine(self) -> bool:
         """Whether nothing points at a problem; waits for the device."""
         if not bool(self.definite.all()) or not (self.converged is None or bool(self.converged.all())):
+            return False
+        inexact = self.inexact()
+        if inexact is not None and bool(inexact.any()):
             return False
         return self.answer is not None and bool(self.answer.detach().sum().isfinite())
 
@@ -57,6 +81,15 @@ class Solver(ABC):
     @abstractmethod
     def definite(self) -> Tensor:
         """[B] bool: whether Q is positive definite, as far as is known so far."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How determinants, variances and draws went."""
+        return Outcome(self.definite, condition=self.condition())
+
+    def condition(self) -> Tensor | None:
+        """[B]: about the condition number of Q, where a factor shows it at no cost."""
+        return None
 
     @abstractmethod
     def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
@@ -114,8 +147,9 @@ class _Solve(Function):
         needed = ctx.needs_input_grad[5:]
         if not any(needed):
             return (None, None, None, None, v, *([None] * len(tensors)))
-        found = solver.form.with_tensors(tensors).gradient(v, x)
-        return (None, None, None, None, v, *(-one if need else None for one, need in zip(found, needed, strict=True)))
+        # The minus of dQ goes to the smaller factor: a field, not the gradient of all vectors.
+        found = solver.form.with_tensors(tensors).gradient(-v, x, needed)
+        return (None, None, None, None, v, *found)
 
 
 def solved(solver: Solver, form: QuadraticForm, rhs: Tensor, start: Tensor | None = None) -> tuple[Tensor, Outcome]:

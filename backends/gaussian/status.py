@@ -52,16 +52,28 @@ def problem(
         return None
     finite = torch.isfinite(rhs.flatten(1).sum(1)) & _finite(form)
     if not bool(finite.all()):
-        return True, _not_finite(field, form, rhs, int((~finite).nonzero()[0]))
+        number = int((~finite).nonzero()[0])
+        return True, not_finite(field, _culprit(form, rhs, number), number)
     if not bool(outcome.definite.all()):
         number = int((~outcome.definite).nonzero()[0])
         return True, _indefinite(field, form, number, bounded)
+    inexact = outcome.inexact()
+    if inexact is not None and bool(inexact.any()):
+        assert outcome.condition is not None
+        number = int(inexact.nonzero()[0])
+        kind = str(form.ridge.dtype).removeprefix("torch.")
+        condition = float(outcome.condition[number])
+        return False, (
+            f"`{field}`: its matrix has a condition number of about {condition:.1g} in example {number}, more than "
+            f"{kind} can solve to two digits; raise ridge, lower the couplings, or use float64"
+        )
     if outcome.converged is not None and not bool(outcome.converged.all()):
         number = int((~outcome.converged).nonzero()[0])
         assert outcome.residual is not None and outcome.iterations is not None
         residual, count = float(outcome.residual[number]), int(outcome.iterations[number])
-        reached = f"`{field}`: conjugate gradients stopped at a relative residual of {residual:.2g} after {count} "
-        reached += f"iterations in example {number}, above the tolerance {tol:g}"
+        steps = f"{count} iteration{'' if count == 1 else 's'}"
+        reached = f"`{field}`: conjugate gradients stopped at a relative residual of {residual:.2g} after {steps} "
+        reached += f"in example {number}, above the tolerance {tol:g}"
         causes = "(a) too few iterations: raise `iterations`; (b) a badly conditioned matrix: raise `ridge`, or choose "
         causes += "another `preconditioner`, or `infer exact`"
         if form.ridge.dtype == torch.float32:
@@ -79,16 +91,27 @@ def _finite(form: QuadraticForm) -> Tensor:
     return sound
 
 
-def _not_finite(field: str, form: QuadraticForm, rhs: Tensor, number: int) -> str:
-    where = "a coupling or the ridge"
-    if not bool(torch.isfinite(rhs[number]).all()):
-        where = "the unary"
-    elif not bool(torch.isfinite(form.ridge).all()):
-        where = "the ridge"
+def not_finite(field: str, where: str, number: int | None = None) -> str:
+    """What to say about numbers that are not finite."""
+    here = "" if number is None else f" in example {number}"
     return (
-        f"`{field}`: {where} holds numbers that are not finite in example {number}; "
+        f"`{field}`: {where} holds numbers that are not finite{here}; "
         "look for a diverged network, a division by zero, or bad inputs"
     )
+
+
+def _culprit(form: QuadraticForm, rhs: Tensor, number: int) -> str:
+    """Which part of one example holds numbers that are not finite."""
+    alone = form.example(number)
+    couplings = [("its vectors", part.values) for part in alone.vectors]
+    couplings += [("weights of neighbours", alone.stencil.weights)] if alone.stencil is not None else []
+    couplings += [("weights of edges", alone.links.weights)] if alone.links is not None else []
+    couplings += [("a dense matrix", alone.dense)] if alone.dense is not None else []
+    # The right-hand side last: given evidence, the couplings are in it.
+    for where, tensor in (("the ridge", alone.ridge), *((f"a coupling ({one})", tensor) for one, tensor in couplings)):
+        if not bool(torch.isfinite(tensor).all()):
+            return where
+    return "the unary" if not bool(torch.isfinite(rhs[number]).all()) else "a coupling"
 
 
 def _indefinite(field: str, form: QuadraticForm, number: int, bounded: bool) -> str:
@@ -97,7 +120,7 @@ def _indefinite(field: str, form: QuadraticForm, number: int, bounded: bool) -> 
     scale = float(alone.diagonal_of_all().abs().max()) if form.sizes.positions else 1.0
     what = f"`{field}`: its matrix is not positive definite in example {number}, so the field has no best value"
     if ridge <= 0:
-        return f"{what}: the ridge is {ridge:.3g}; it must be positive"
+        return f"{what}: the ridge is {ridge:.3g}; it must be positive (one that is learned: `ridge: 0.1 + r * r`)"
     if lowest > -1e-5 * scale:
         return (
             f"{what} in {str(alone.ridge.dtype).removeprefix('torch.')}: it is singular to working precision "
@@ -109,4 +132,4 @@ def _indefinite(field: str, form: QuadraticForm, number: int, bounded: bool) -> 
     return f"{what}: ridge {ridge:.3g} is below the estimated {needed:.3g}; {remedy}"
 
 
-__all__ = ["lowest_eigenvalue", "problem"]
+__all__ = ["lowest_eigenvalue", "not_finite", "problem"]

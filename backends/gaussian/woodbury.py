@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from energyml.backends.gaussian.bases import Base, Diagonal
+from energyml.backends.gaussian.bases import Base, Diagonal, spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.bind.quadratic import QuadraticForm, gram, times
 
@@ -23,29 +23,38 @@ class _Capacity:
 
     Attributes:
         inverse: [B, K, K], (I + Σ G)⁻¹ Σ.
-        log_determinant: [B], of I + Σ G.
-        definite: [B] bool.
+        factor: [B or 1, K, K], the Cholesky factor of what is similar to I + Σ G.
+        definite: [B or 1] bool.
     """
 
     inverse: Tensor
-    log_determinant: Tensor
+    factor: Tensor
     definite: Tensor
+
+    @property
+    def log_determinant(self) -> Tensor:
+        """[B or 1]: that of I + Σ G."""
+        return 2 * self.factor.diagonal(dim1=1, dim2=2).log().sum(1)
 
 
 @dataclass(frozen=True)
 class _Symmetric:
     """Σ G made symmetric, so that I plus it has a factor where the matrix is positive definite.
 
-    Weights of one sign s give s R G R with R² = |Σ|; others give G^½ Σ G^½, which takes the eigenvalues of G.
+    One weight w for all vectors gives w G; weights of one sign s give s R G R with R² = |Σ|; others give G^½ Σ G^½,
+    which takes the eigenvalues of G.
     """
 
     inner: Tensor
+    weight: Tensor | None = None
     sides: tuple[Tensor, Tensor] | None = None
     weights: Tensor | None = None
     half: Tensor | None = None
 
     def outer(self, inverse: Tensor) -> Tensor:
         """(I + Σ G)⁻¹ Σ from the inverse of I + inner."""
+        if self.weight is not None:
+            return self.weight * inverse
         if self.sides is not None:
             return self.sides[0] * inverse * self.sides[1]
         assert self.weights is not None and self.half is not None
@@ -118,16 +127,19 @@ class Woodbury(Solver):
         parts = [self._symmetric(1.0, -1.0), self._symmetric(1.0, self.form.sizes.channels - 1.0)]
         eye = torch.eye(parts[0].inner.shape[1], dtype=parts[0].inner.dtype, device=parts[0].inner.device)
         factor, info = torch.linalg.cholesky_ex(torch.cat([part.inner for part in parts]) + eye)
-        logs = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
-        inverse = torch.cholesky_inverse(factor)
-        batch, half = self.form.sizes.batch, factor.shape[0] // 2
+        inverse, definite = torch.cholesky_inverse(factor), info == 0
+        half = factor.shape[0] // 2
         found = [
-            _Capacity(part.outer(inverse[here]), logs[here].expand(batch), (info[here] == 0).expand(batch))
+            _Capacity(part.outer(inverse[here]), factor[here], definite[here])
             for part, here in zip(parts, (slice(half), slice(half, None)), strict=True)
         ]
         return found[0], found[1]
 
     def _symmetric(self, within: float, across: float) -> _Symmetric:
+        if len(self.form.vectors) == 1:
+            (part,) = self.form.vectors
+            weight = (part.strength * (within * part.within + across * part.across))[:, None, None]
+            return _Symmetric(weight * self._gram, weight=weight)
         weights, one_sign = self._weights(within, across)
         if one_sign:
             root = weights.abs().sqrt()
@@ -147,15 +159,21 @@ class Woodbury(Solver):
 
     # ------------------------------------------------------------------------------------------------------ answers
 
-    @property
+    @cached_property
     def definite(self) -> Tensor:
         """Whether D and both small systems are positive definite."""
         both = self.base.definite & self._capacities[1].definite
         return both if self.form.sizes.channels == 1 else both & self._capacities[0].definite
 
+    def condition(self) -> Tensor:
+        """That of the base, times that of the small systems, which leave 1 wherever no vector reaches."""
+        pivots = [one.factor.detach().diagonal(dim1=1, dim2=2) for one in self._capacities]
+        small = torch.stack([spread(torch.nn.functional.pad(one, (0, 1), value=1.0)) for one in pivots]).amax(0)
+        return self.base.condition() * small.square()
+
     def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """Two products with the vectors, and two small ones."""
-        outcome = Outcome(self.definite)
+        outcome = self.outcome
         if self._scale is not None:
             # D⁻¹ (rhs - T A D⁻¹ rhs): only fields are written
             inner = self._applied(times(rhs, self.vectors.transpose(1, 2)) * self._scale)
@@ -231,9 +249,13 @@ class Direct(Solver):
         """That of the base."""
         return self.base.definite
 
+    def condition(self) -> Tensor:
+        """That of the base."""
+        return self.base.condition()
+
     def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """The base's."""
-        return self.base.solve(rhs), Outcome(self.definite)
+        return self.base.solve(rhs), self.outcome
 
     def log_determinant(self) -> tuple[Tensor, Tensor | None]:
         """The base's for each channel."""

@@ -245,7 +245,8 @@ class QuadraticTerm(BoundTerm):
             cells = form.present.unsqueeze(1).expand(-1, form.sizes.channels, -1).flatten(1)
             matrix = torch.where(cells.unsqueeze(1) & cells.unsqueeze(2), matrix, 0)
         if self.bounded and matrix.shape[-1]:
-            below = torch.linalg.eigvalsh(matrix)[:, 0].neg().clamp(min=0)
+            # Numbers that are not finite stay in the matrix, where the solver finds them and says so.
+            below = torch.linalg.eigvalsh(torch.nan_to_num(matrix, posinf=0.0, neginf=0.0))[:, 0].neg().clamp(min=0)
             matrix = matrix / (1 + below / (share * _positive(form.ridge)))[:, None, None]
         return replace(form, dense=matrix if form.dense is None else form.dense + matrix)
 
@@ -301,7 +302,7 @@ def _merged(form: QuadraticForm) -> QuadraticForm:
         return replace(form, sizes=Sizes(form.sizes.batch, 1, cells), present=present)
     dense = form.dense
     for part in of_cells:
-        matrix = part.values.transpose(1, 2) @ part.values
+        matrix = (part.values.transpose(1, 2) @ part.values) * part.strength[:, None, None]
         dense = matrix if dense is None else dense + matrix
     kept = tuple(part for part in form.vectors if part.values.shape[2] == form.sizes.positions)
     return replace(form, vectors=kept, dense=dense)

@@ -48,8 +48,8 @@ def _coupling(context: Context, node: t.Value, field: Variable) -> Expression | 
     problem = _WEIGHTS[made.potential](context, made, field)
     if problem:
         notes = [*origin(context, made.arguments[0]), *context.declared_here(field.name)]
-        remedy = _remedy(made.potential, field)
-        context.complain("E0227", node.span, name=made.potential, problem=problem, notes=notes, help=remedy)
+        help = _remedy(made.potential, field)
+        context.complain("E0227", node.span, name=made.potential, problem=problem, notes=notes, help=help)
         return None
     return made
 

@@ -315,3 +315,13 @@ def test_a_warm_start_saves_iterations(engine: str) -> None:
     assert (warm.statistics["iterations"] < cold.statistics["iterations"]).all()
     there = model.infer(**inputs, using=using, start=cold.value).ask("mode")
     assert (there.statistics["iterations"] <= 1).all()
+
+
+def test_gains_reach_vectors_of_cells_beside_other_couplings() -> None:
+    case = CASES["cells and edges"]
+    inputs = case.inputs()
+    model = case.model()
+    model.gains["s.pair"] = 4.0
+    changed = {"u": inputs["u"], "f": 2 * inputs["f"], "w": 4 * inputs["w"]}
+    found = model.infer(**inputs, using="exact").mode["s"]
+    assert torch.allclose(found, case.model().infer(**changed, using="exact").mode["s"])

@@ -33,7 +33,7 @@ def test_an_indefinite_matrix_is_named_with_the_ridge_that_it_needs(using: str) 
     assert needed == pytest.approx(float(largest), rel=0.01)
     assert result.value["s"].isnan().all()
     for ask in (lambda: posterior.mode, posterior.map, lambda: posterior.marginals, lambda: posterior.log_partition):
-        with pytest.raises(Failed, match="ridge 0[.]5 is below"):
+        with pytest.raises(Failed, match=r"ridge 0\.5 is below"):
             ask()
     sound = CASES["potts"].model(ridge=needed * 1.01, bounded=False).infer(**inputs, using=using)
     assert sound.ask("mode").status.ok or "in example 1" in sound.ask("mode").status.message
@@ -137,3 +137,35 @@ def test_bounded_fields_have_an_answer_at_any_scale() -> None:
         inputs = case.inputs()
         inputs["e"] *= scale
         assert case.model(ridge=1e-3).infer(**inputs, using="exact").ask("mode").status.ok
+
+
+@pytest.mark.parametrize("query", ["variance", "entropy", "log_partition", "sample"])
+def test_estimates_that_did_not_converge_say_so(query: str) -> None:
+    text = "dim T\ninput u : real[T]\nfield s : real[T]\ngaussian s { unary: u, pair: smooth(1000), ridge: 0.01 }"
+    posterior = em.compile(text).infer(u=torch.zeros(1, 200), using="cg(iterations: 2)")
+    status = posterior.ask(query).status
+    assert not status.ok and "after 2 iterations in example 0" in status.message
+
+
+@pytest.mark.parametrize("pair", ["smooth(c)", "smooth(1e7)", "lowrank(e)"])
+def test_direct_methods_in_single_precision_know_their_limits(pair: str) -> None:
+    case = CASES["potts"]
+    text = case.spec(ridge=1e-4).replace("potts(e)", pair)
+    inputs = {"u": case.inputs()["u"].float()}
+    if "c" in pair:
+        inputs["c"] = torch.full((2, 3, 4), 1e7)
+    if "(e)" in pair:
+        inputs["e"] = 1e3 * case.inputs()["e"].float()
+    posterior = em.compile(text).infer(**inputs, using="exact")
+    status = posterior.ask("mode").status
+    assert not status.ok and ("use float64" in status.message or "not positive definite" in status.message)
+    double = {name: one.double() for name, one in inputs.items()}
+    assert em.compile(text).infer(**double, using="exact").ask("mode").status.ok
+
+
+def test_estimated_determinants_refuse_second_derivatives() -> None:
+    case = CASES["smooth edges"]
+    inputs = {key: one.requires_grad_() for key, one in case.inputs().items()}
+    value = case.model().infer(**inputs, using="cg").log_partition.sum()
+    with pytest.raises(em.EnergyError, match="no second derivatives"):
+        torch.autograd.grad(value, inputs["w"], create_graph=True)

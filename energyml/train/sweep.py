@@ -1,0 +1,174 @@
+"""Many runs of one spec: a grid over choices times seeds, in processes of their own, resumable."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from energyml.diagnostics import EnergyError
+from energyml.train.checkpoint import CheckpointError, read_checkpoint, write_whole
+from energyml.train.folder import LAST
+from energyml.train.report import evaluation
+
+# Axes of the grid with a command-line option of their own; all others are options of training.
+_OWN = {"train": "--train", "infer": "--infer", "data": "--data"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep: a value for each axis, and a seed."""
+
+    values: tuple[tuple[str, str], ...]
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """The values, without the seed."""
+        return ", ".join(f"{key}={value}" for key, value in self.values) or "as it is"
+
+    @property
+    def folder(self) -> str:
+        """A name for its folder."""
+        parts = [f"{key}={value}" for key, value in self.values]
+        kept = "".join(one if one.isalnum() or one in "=.-_+" else "_" for one in ",".join(parts))
+        return f"{kept or 'plain'}/seed{self.seed}"
+
+    def arguments(self) -> list[str]:
+        """Arguments of `energyml train`."""
+        found = []
+        for key, value in self.values:
+            found += [_OWN[key], value] if key in _OWN else ["--set", f"{key}={value}"]
+        return [*found, "--seed", str(self.seed)]
+
+
+def read_grid(axes: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Axes such as `balance=none,online(subset: 100)`: a key, and values that commas separate outside of brackets."""
+    found = []
+    for axis in axes:
+        key, equal, text = axis.partition("=")
+        values = _split(text)
+        if not equal or not key or not values:
+            raise EnergyError(f"expected KEY=VALUE,VALUE,..., as in `train=nll,ssvm`, found `{axis}`")
+        found.append((key.strip(), values))
+    return found
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    return [one.strip() for one in (*parts, text[start:]) if one.strip()]
+
+
+def points(axes: Sequence[tuple[str, list[str]]], seeds: int) -> Iterator[Point]:
+    """Every combination of values, with every seed."""
+    for values in product(*(options for _, options in axes)):
+        pairs = tuple(zip((key for key, _ in axes), values, strict=True))
+        for seed in range(seeds):
+            yield Point(pairs, seed)
+
+
+def sweep(
+    spec: Path,
+    axes: Sequence[tuple[str, list[str]]],
+    seeds: int,
+    out: Path,
+    *,
+    more: Sequence[str] = (),
+    root: Path | None = None,
+    jobs: int = 2,
+    split: str = "test",
+    metrics: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """Run what is not done yet, `jobs` at a time, and evaluate; a record for each run, also in `out/runs.jsonl`.
+
+    Args:
+        spec: the spec file.
+        axes: the grid.
+        seeds: seeds of each combination.
+        out: a folder for all runs.
+        more: further arguments of `energyml train`.
+        root: where the data's paths start.
+        jobs: processes at a time, one thread each.
+        split: what is evaluated.
+        metrics: what is evaluated beside the spec's own metrics.
+        tell: is told how it goes.
+    """
+    every = list(points(axes, seeds))
+    rooted = [] if root is None else ["--root", str(root)]
+
+    def one(point: Point) -> dict[str, Any]:
+        folder = out / point.folder
+        if not is_finished(folder):
+            command = [sys.executable, "-m", "energyml.cli", "train", str(spec), "--out", str(folder), "--resume",
+                       "--quiet", "--threads", "1", *rooted, *point.arguments(), *more]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                return {"values": dict(point.values), "seed": point.seed, "error": done.stderr.strip()}
+        state = read_checkpoint(folder / LAST).state
+        found = evaluation(folder, root=root, split=split, metrics=metrics)
+        return {
+            "values": dict(point.values), "seed": point.seed, "epochs": len(state["history"]),
+            "minutes": round(state["elapsed"] / 60, 3), "metrics": found.values,
+        }  # fmt: skip
+
+    records: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        for point, record in zip(every, pool.map(one, every), strict=True):
+            records.append(record)
+            what = record["error"].splitlines()[-1] if "error" in record else _shown(record["metrics"])
+            tell(f"[{len(records)}/{len(every)}] {point.title}, seed {point.seed}: {what}")
+            out.mkdir(parents=True, exist_ok=True)
+            write_whole(out / "runs.jsonl", "".join(f"{json.dumps(one)}\n" for one in records).encode())
+    return records
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run in a folder came to its end."""
+    try:
+        return bool(read_checkpoint(folder / LAST).state["finished"])
+    except CheckpointError:
+        return False
+
+
+def _shown(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """Mean ± standard deviation over seeds for each combination, as a table."""
+    grouped: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        title = ", ".join(f"{key}={value}" for key, value in record["values"].items()) or "as it is"
+        grouped.setdefault(title, []).append(record)
+    names = list(dict.fromkeys(name for record in records for name in record.get("metrics", {})))
+    rows = [["run", "seeds", *names, "minutes"]]
+    for title, ones in grouped.items():
+        sound = [one for one in ones if "error" not in one]
+        failed = f" ({len(ones) - len(sound)} failed)" if len(sound) < len(ones) else ""
+        cells = [_spread([one["metrics"][name] for one in sound]) for name in names]
+        rows.append([title, f"{len(sound)}{failed}", *cells, _spread([one["minutes"] for one in sound])])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.4f} ± {spread:.4f}"
+
+
+__all__ = ["Point", "is_finished", "points", "read_grid", "sweep", "table"]

@@ -1,0 +1,114 @@
+"""The commands of training, as people type them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from energyml.train.checkpoint import read_checkpoint
+from energyml.train.sweep import points, read_grid, table
+from tests.train.small import STAGE, write_task
+
+
+def energyml(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "energyml.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=300)
+
+
+def test_train_evaluate_predict(tmp_path: Path) -> None:
+    spec = write_task(tmp_path)
+    done = energyml("train", spec, "--out", tmp_path / "run", "--set", "epochs=2")
+    assert done.returncode == 0 and "epoch   2, loss" in done.stdout, done.stderr
+    judged = energyml("eval", tmp_path / "run", "--root", tmp_path, "--confusion", 2)
+    assert judged.returncode == 0 and "test: 16 examples" in judged.stdout and "gold \\ predicted" in judged.stdout
+    as_json = json.loads(energyml("eval", tmp_path / "run", "--root", tmp_path, "--json").stdout)
+    assert 0 <= as_json["metrics"]["accuracy"] <= 1
+    lines = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps({"x": one["x"]}) + "\n" for one in lines))
+    told = energyml("predict", tmp_path / "run", tmp_path / "new.jsonl")
+    found = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [len(one["y"]) for one in found] == [len(one["x"]) for one in lines], told.stderr
+    assert all(0 <= p <= 1 for one in found for p in one["probability"]["y"])
+    right = sum(
+        a == b for one, gold in zip(found, lines, strict=True) for a, b in zip(one["y"], gold["y"], strict=True)
+    )
+    assert right / sum(len(one["y"]) for one in lines) == pytest.approx(as_json["metrics"]["accuracy"])
+    to_file = energyml("predict", tmp_path / "run", tmp_path / "new.jsonl", "--out", tmp_path / "found.jsonl")
+    assert to_file.returncode == 0 and (tmp_path / "found.jsonl").read_text() == told.stdout
+
+
+def test_json_lines_and_quiet(tmp_path: Path) -> None:
+    spec = write_task(tmp_path)
+    events = energyml("train", spec, "--out", tmp_path / "a", "--set", "epochs=1", "--json").stdout.splitlines()
+    kinds = [json.loads(line)["event"] for line in events]
+    assert kinds[-2:] == ["stage", "epoch"]
+    assert energyml("train", spec, "--out", tmp_path / "b", "--set", "epochs=1", "--quiet").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "optimizer.rate=1"], "no option `rate`"),
+        (["--train", "nil"], "did you mean `nll`"),
+        (["--infer", "cg"], "cannot serve this model"),
+        (["--root", "nowhere"], "train.jsonl"),
+        (["--data", "jsonl('missing.jsonl')"], "missing.jsonl"),
+    ],
+)
+def test_wrong_requests(tmp_path: Path, arguments: list[str], message: str) -> None:
+    spec = write_task(tmp_path)
+    done = energyml("train", spec, "--out", tmp_path / "run", *arguments)
+    assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_sweep_runs_once_and_shows_means(tmp_path: Path) -> None:
+    spec = write_task(tmp_path, f"{STAGE}, seed: 0")
+    arguments = ["sweep", spec, "--out", tmp_path / "sweep", "--grid", "train=nll,ssvm", "--seeds", 2, "--epochs", 1]
+    done = energyml(*arguments, "--root", tmp_path)
+    assert done.returncode == 0 and "train=nll" in done.stdout and "±" in done.stdout, done.stderr + done.stdout
+    kept = sorted((tmp_path / "sweep").rglob("last.safetensors"))
+    assert len(kept) == 4
+    before = [path.stat().st_mtime_ns for path in kept]
+    assert energyml(*arguments, "--root", tmp_path).returncode == 0
+    assert before == [path.stat().st_mtime_ns for path in kept]
+
+
+def test_grids_split_at_commas_outside_of_brackets() -> None:
+    axes = read_grid(["balance=none,online(subset: 5, grid: 2^-1..2^1)", "optimizer.lr=1e-3,1e-2"])
+    assert axes[0] == ("balance", ["none", "online(subset: 5, grid: 2^-1..2^1)"])
+    assert len(list(points(axes, 3))) == 12
+    rows = table([{"values": {"a": "1"}, "seed": 0, "metrics": {"m": 0.5}, "minutes": 1.0},
+                  {"values": {"a": "1"}, "seed": 1, "error": "no"}])  # fmt: skip
+    assert "0.5000 ± 0.0000" in rows and "1 (1 failed)" in rows
+
+
+def test_plots_of_runs(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    spec = write_task(tmp_path)
+    energyml("train", spec, "--out", tmp_path / "run", "--set", "epochs=2", "--train-metrics")
+    done = energyml("plot", tmp_path / "run", "--out", tmp_path / "curves.svg")
+    assert done.returncode == 0 and (tmp_path / "curves.svg").stat().st_size > 1000
+    assert "is this the folder of a run?" in energyml("plot", tmp_path, "--out", tmp_path / "x.svg").stderr
+
+
+def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
+    """The same global batches: weights agree within what the order of additions allows."""
+    spec = write_task(tmp_path, STAGE)
+    spec.write_text(spec.read_text().replace(", dropout: 0.3", ""))
+    assert energyml("train", spec, "--out", tmp_path / "one", "--quiet").returncode == 0
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m",
+               "energyml.cli", "train", str(spec), "--out", str(tmp_path / "two"), "--quiet"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    one, two = (read_checkpoint(tmp_path / name / "last.safetensors") for name in ("one", "two"))
+    for name, value in one.part("model").items():
+        assert torch.allclose(value, two.part("model")[name], atol=2e-5)
+    for a, b in zip(one.state["history"], two.state["history"], strict=True):
+        assert a["validation.accuracy"] == pytest.approx(b["validation.accuracy"], abs=0.02)
