@@ -38,7 +38,11 @@ def extension(name: str, source: str) -> Extension:
     )
 
 
-EXTENSIONS = [extension("_kernels", "kernels.cpp"), extension("_graphs", "graphs.cpp")]
+EXTENSIONS = [
+    extension("_kernels", "kernels.cpp"),
+    extension("_graphs", "graphs.cpp"),
+    extension("_fields", "fields.cpp"),
+]
 
 
 def packages() -> list[str]:

@@ -55,10 +55,11 @@ def _native(missing: list[str]) -> str:
     if "torch" in missing:
         return "unknown: torch is missing"
     native = import_module("energyml.backends.native")
-    lacking = [what for what, one in (("chains", native.kernels), ("graphs", native.graphs)) if one is None]
+    modules = {"chains": native.kernels, "graphs": native.graphs, "fields": native.fields}
+    lacking = [what for what, module in modules.items() if module is None]
     if lacking:
-        which = "" if len(lacking) == 2 else f" for {lacking[0]}"
-        return f"not built{which}: the torch recursions serve instead (a C++ compiler at install builds them)"
+        which = "" if len(lacking) == len(modules) else f" for {' and '.join(lacking)}"
+        return f"not built{which}: torch serves instead (a C++ compiler at install builds them)"
     return f"built, {'with' if native.kernels.has_openmp() else 'without'} OpenMP"
 
 

@@ -15,5 +15,6 @@ def _built(name: str) -> ModuleType | None:
 
 kernels = _built("_kernels")  # chains
 graphs = _built("_graphs")  # elimination and trees
+fields = _built("_fields")  # Gaussian fields on grids
 
 available = kernels is not None
