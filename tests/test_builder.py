@@ -31,7 +31,7 @@ def antibodies(b: em.Builder) -> None:
 
 def chunking(b: em.Builder) -> None:
     phrases = ["ADJP", "ADVP", "CONJP", "INTJ", "LST", "NP", "PP", "PRT", "SBAR", "UCP", "VP"]
-    Char = b.labels("Char", source="data")
+    Char = b.labels("Char", source="data", unknown="<unk>")
     Word = b.labels("Word", source="data", min=2, unknown="<unk>")
     Pos = b.labels("Pos", source="data", unknown="<unk>")
     Chunk = b.labels("Chunk", ["O", *(f"{place}-{phrase}" for phrase in phrases for place in "BI")])
@@ -54,7 +54,7 @@ def chunking(b: em.Builder) -> None:
         stop=em.choose("plateau", "f1", patience=3, reduce=1, threshold=1e-3),
         epochs=50,
     )
-    b.data("conll", "chunking/train.txt", columns="word pos y")
+    b.data("conll", "conll2000/train.txt", columns="word pos y", validation=0.2, test="conll2000/test.txt")
 
 
 def horses(b: em.Builder) -> None:
@@ -76,7 +76,7 @@ def horses(b: em.Builder) -> None:
         epochs=200,
         batch=4,
     )
-    b.data("images", "horses/images", "horses/masks", size=64)
+    b.data("images", "horses/rgb", "horses/figure_ground", size=64, validation=50, folds=5)
 
 
 def ising(b: em.Builder) -> None:
@@ -108,7 +108,7 @@ def ocr(b: em.Builder) -> None:
         "marginal_ce",
         balance=em.choose("online", scale="y.unary", against="y.pair", grid=em.spread(2**-8, 2**8), subset=2000),
         optimizer=em.choose("adam", lr=1e-3),
-        stop=em.choose("plateau", "accuracy", patience=7, reduce=3, threshold=1e-3),
+        stop=em.choose("plateau", "averaged_accuracy", patience=7, reduce=3, threshold=1e-3),
         epochs=200,
     )
     b.data("letters", "letter.data", fold=0)
@@ -229,7 +229,13 @@ def tagger(b: em.Builder) -> None:
         batch=10,
         reduction="example",
     )
-    b.data("conll", "twitter/oct27.train", columns="word y")
+    b.data(
+        "conll",
+        "twitter_pos/oct27.train",
+        columns="word y",
+        validation="twitter_pos/oct27.dev",
+        test="twitter_pos/oct27.test",
+    )
 
 
 def translation(b: em.Builder) -> None:
