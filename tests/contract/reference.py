@@ -360,13 +360,22 @@ class Example:
 
     def max_with_cost(self, cost: Mapping[str, Tensor]) -> float:
         first, scores = self.outputs()
-        total = scores.copy()
+        return float((scores + self._costs(cost)[first]).max())
+
+    def log_prob_with_cost(self, answer: Mapping[str, Tensor], cost: Mapping[str, Tensor]) -> float:
+        score = self.score + self._costs(cost)
+        clamped = lse(np.where(self._allowed(answer), score, NINF))
+        return NINF if clamped == NINF else clamped - lse(score)
+
+    def _costs(self, cost: Mapping[str, Tensor]) -> Array:
+        """What each answer costs."""
+        total = np.zeros(len(self.score))
         for name, one in cost.items():
-            table, labels = one[self.b].double().numpy(), self.labels[name][first]
+            table, labels = one[self.b].double().numpy(), self.labels[name]
             picked = np.take_along_axis(np.broadcast_to(table, (*labels.shape, table.shape[-1])),
                                         np.maximum(labels, 0)[..., None], -1)[..., 0]  # fmt: skip
             total = total + np.where(labels >= 0, picked, 0).reshape(len(labels), -1).sum(1)
-        return float(total.max())
+        return total
 
     def score_of(self, answer: Mapping[str, Any]) -> float:
         """The score of a full answer, -inf when it is none of the answers."""

@@ -18,6 +18,9 @@ torch.set_num_threads(1)
 # Backends that wait for the device by their nature, and why.
 EXEMPT = {"enumerate": "it lists the cells that exist before it enumerates them"}
 
+# Backends that stop when values no longer change do all of their sweeps where nobody can look: two of them show enough.
+FEW = {"bp": "bp(steps: 2)", "trw": "trw(steps: 2)", "mean_field": "mean_field(steps: 2)"}
+
 CHAIN = """\
 dim T
 labels Tag = {A, B, C}
@@ -100,6 +103,7 @@ def arguments(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("using", [name for name in BACKENDS if name not in EXEMPT])
 def test_queries_stay_on_the_device(using: str, tracked: bool, kind: str) -> None:
     model = em.compile(CHAIN, seed=0).to("meta")
+    using = FEW.get(using, using)
     if not model.plan(using).verdict.serves:
         return
     inputs = {name: one.requires_grad_(tracked) for name, one in elsewhere(tensors()).items()}
@@ -200,6 +204,8 @@ def test_inputs_are_not_written_on_the_host_either() -> None:
     before = copy.deepcopy((given, labels))
     with torch.no_grad():
         for using in BACKENDS:
+            if not model.plan(using).verdict.serves:
+                continue
             posterior = model.infer(using=using, **given)
             for query in model.plan(using).verdict.answers:
                 cost = torch.zeros(2, 5, 3)
