@@ -10,10 +10,10 @@ PIP   := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test fuzz bench bench-exact docs fmt clean
+.PHONY: help venv demo test fuzz bench bench-exact bench-gaussian docs fmt clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## create .venv with everything that development needs
 
@@ -64,6 +64,16 @@ $(PEERS_STAMP): benchmarks/exact/peers.txt pyproject.toml setup.py
 bench-exact: $(PEERS_STAMP) ## exact inference against its peers; BENCH='chains --quick' for a part
 	@kept=0; $(PEERS)/bin/python -m benchmarks.exact.run $(BENCH) || kept=1; \
 	$(PEERS)/bin/python -m benchmarks.exact.run report && exit $$kept
+
+FIELDS_STAMP := $(PEERS)/.installed-fields
+
+$(FIELDS_STAMP): $(PEERS_STAMP) benchmarks/gaussian/peers.txt
+	@$(PEERS_PIP) install --requirement benchmarks/gaussian/peers.txt
+	@touch $@
+
+bench-gaussian: $(FIELDS_STAMP) ## Gaussian fields against their peers; BENCH='grids --quick' for a part
+	@kept=0; $(PEERS)/bin/python -m benchmarks.gaussian.run $(BENCH) || kept=1; \
+	$(PEERS)/bin/python -m benchmarks.gaussian.run report && exit $$kept
 
 docs: $(STAMP) ## regenerate the generated parts of docs/
 	$(BIN)/python -m energyml.docgen

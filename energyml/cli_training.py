@@ -55,10 +55,12 @@ def train(
         limit=epochs, metrics=tuple(metric or ()),
     )  # fmt: skip
     done = run(compiled, request, display(quiet=quiet, as_json=as_json))
+    if done.interrupted and done.rank:
+        raise typer.Exit(130)
     if done.interrupted:
         typer.echo(f"energyml: interrupted; everything is saved: go on with `--out {out} --resume`", err=True)
         raise typer.Exit(130)
-    if not quiet and not as_json:
+    if not quiet and not as_json and done.rank == 0:
         typer.echo(f"{out}: best.safetensors, last.safetensors, log.txt, log.jsonl")
 
 
@@ -124,7 +126,6 @@ def sweep(
     from energyml.train.sweep import read_grid, table
     from energyml.train.sweep import sweep as run
 
-    compile_source(read_source(file))
     more = [part for change in changes or () for part in ("--set", change)]
     more += [] if epochs is None else ["--epochs", str(epochs)]
     records = run(

@@ -42,6 +42,7 @@ QUERIES: dict[str, str] = {
     "entropy": "the entropy of p(y | x)",
     "log_prob": "the log-probability of a full or partial answer",
     "max_with_cost": "the best of score plus a decomposable cost",
+    "log_prob_with_cost": "the log-probability of an answer where a decomposable cost is added to all scores",
     "expectation": "the expectation of a sum of functions of cells and factors",
     "cross_entropy": "the cross-entropy of a second model of the same cells, relative to this one",
     "kl": "the divergence of a second model of the same cells from this one",
@@ -54,7 +55,7 @@ QUERIES: dict[str, str] = {
 # What can be asked about a distribution over labels.
 LABEL_QUERIES = (
     "log_partition", "marginals", "factor_marginals", "max_marginals", "map", "n_best", "sample", "entropy", "log_prob",
-    "max_with_cost", "expectation", "cross_entropy", "kl",
+    "max_with_cost", "log_prob_with_cost", "expectation", "cross_entropy", "kl",
 )  # fmt: skip
 
 
@@ -67,8 +68,8 @@ class Query:
         target: the variable or term it is about; all of them when `None`.
         count: how many answers (`n_best`, `sample`).
         generator: the random generator (`sample`).
-        answer: a full or partial answer (`log_prob`), labels by variable with -1 for "any".
-        cost: a cost for each label of each cell, by variable (`max_with_cost`).
+        answer: a full or partial answer (`log_prob`, `log_prob_with_cost`), labels by variable with -1 for "any".
+        cost: a cost for each label of each cell, by variable (`max_with_cost`, `log_prob_with_cost`).
         values: a function of each cell or factor, by variable or term (`expectation`).
         other: the posterior of a second model (`cross_entropy`, `kl`).
     """

@@ -8,7 +8,7 @@ Latents are summed out: the best answers, the entropy and the scores of answers 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backends.costs import cost_of
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
 from energyml.backends.expectations import comparable, expected, factored_expectation
 from energyml.backends.logspace import difference, entropy_terms, logsumexp, softmax
@@ -88,9 +89,16 @@ class OracleSession(Session):
             fine = torch.ones_like(answers.score, dtype=torch.bool)
             for name, allowed in known.allowed.items():
                 fine = fine & consistent(answers.labels[name], allowed[example])
-            clamped = answers.score.masked_fill(~fine, float("-inf"))
-            rows.append(difference(logsumexp(clamped, 0), logsumexp(answers.score, 0)))
+            score = answers.score + self._costs(example, query.cost) if query.cost else answers.score
+            clamped = score.masked_fill(~fine, float("-inf"))
+            rows.append(difference(logsumexp(clamped, 0), logsumexp(score, 0)))
         return self._stacked(rows)
+
+    _log_prob_with_cost = _log_prob
+
+    def _costs(self, example: int, costs: Mapping[str, Tensor]) -> Tensor:
+        """[N]: what each answer of an example costs."""
+        return cost_of(self.answers[example].labels, {name: cost[example] for name, cost in costs.items()})
 
     def _entropy(self, query: Query) -> Tensor:
         return self._stacked([entropy_terms(softmax(a.output_scores(), 0)).sum() for a in self.answers])
@@ -177,16 +185,14 @@ class OracleSession(Session):
 
     def _max_with_cost(self, query: Query) -> Assignment:
         """The best of score plus cost; the score includes the cost."""
+        latent = {v.name for v in self.variables} - {v.name for v in self.outputs}
+        for name in query.cost:
+            if name in latent:
+                raise QueryRefused(f"`{name}` is summed out, so that a cost cannot be about it")
         totals = []
         for example, answers in enumerate(self.answers):
             total = answers.output_scores()
-            for name, cost in query.cost.items():
-                labels = answers.labels[name][answers.first]
-                here = cost[example].expand(labels.shape[0], *cost[example].shape)
-                added = here.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-                added = torch.where(labels >= 0, added, 0)
-                total = total + (added.flatten(1).sum(1) if added.dim() > 1 else added)
-            totals.append(total)
+            totals.append(total + self._costs(example, query.cost)[answers.first] if query.cost else total)
         return self._first(self._best(totals, 1))
 
     def _first(self, best: Assignment) -> Assignment:

@@ -35,7 +35,7 @@ def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
 
 def _cost(structure: Structure) -> Cost | None:
     if structure.has_field:
-        chosen = [choose(facts, USUAL) for facts in structure.fields]
+        chosen = [choose(facts, USUAL, "determinant") or choose(facts, USUAL) for facts in structure.fields]
         operations = [one.operations for one in chosen if one is not None and one.operations is not None]
         if len(operations) != len(chosen):
             return None

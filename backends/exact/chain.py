@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -72,14 +72,30 @@ class ChainSession(Session):
 
     def _log_prob(self, query: Query) -> Tensor:
         """The log-partition of the answers that agree with a full or partial one, less that of all."""
-        labels = query.answer.get(self.variable)
+        labels, cost = query.answer.get(self.variable), query.cost or {}
+        potentials = self._costed(self.potentials, cost)
         if labels is not None:
-            whole = self.engine.likelihood(self.potentials, self._along().compact(labels, 1))
+            whole = self.engine.likelihood(potentials, self._along().compact(labels, 1))
             if whole is not None:
                 return whole
         known = self.problem.known(query.answer)
-        clamped = assemble(self.problem, self.layout, known)
-        return difference(self.engine.log_partition(clamped), self.log_z)
+        clamped = self._costed(assemble(self.problem, self.layout, known), cost)
+        total = self.engine.log_partition(potentials) if cost else self.log_z
+        return difference(self.engine.log_partition(clamped), total)
+
+    _log_prob_with_cost = _log_prob
+
+    def _costed(self, potentials: Potentials, costs: Mapping[str, Tensor]) -> Potentials:
+        """The scores with costs added to those of cells."""
+        if not costs:
+            return potentials
+        unary = potentials.unary
+        for name, cost in costs.items():
+            if name != self.variable:
+                raise QueryRefused(f"`{name}` has no labels that a cost could be about")
+            here, exists = self._along().compact(cost, 1), potentials.exists
+            unary = unary + (here if exists is None else torch.where(exists.unsqueeze(-1), here, 0))
+        return Potentials(unary, potentials.steps, potentials.count)
 
     def _marginals(self, query: Query) -> dict[str, Tensor]:
         unary, _ = self._moments(pairs=False)
@@ -165,15 +181,7 @@ class ChainSession(Session):
 
     def _max_with_cost(self, query: Query) -> Assignment:
         """The best of score plus cost; the score includes the cost."""
-        potentials, along = self.potentials, self._along()
-        unary = potentials.unary
-        for name, cost in query.cost.items():
-            if name != self.variable:
-                raise QueryRefused(f"`{name}` has no labels that a cost could be about")
-            here = along.compact(cost, 1)
-            exists = potentials.exists
-            unary = unary + (here if exists is None else torch.where(exists.unsqueeze(-1), here, 0))
-        return self._first(self._answers(*self.engine.best(Potentials(unary, potentials.steps, potentials.count))))
+        return self._first(self._answers(*self.engine.best(self._costed(self.potentials, query.cost))))
 
     def _max_marginals(self, query: Query) -> dict[str, Tensor]:
         return {self.variable: self._along().spread(chain_max_marginals(self.potentials), float("-inf"))}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Evidence, Problem, QueryRefused, Session
+from energyml.backends.costs import cost_of
 from energyml.backends.exact.elimination import BatchElimination, Part, slopes, tracked
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Plans, Tables
@@ -140,8 +141,8 @@ class GraphSession(Session):
         found: Tensor = self._once("log_z", lambda: self._sum(self.problem.evidence))
         return found
 
-    def _sum(self, evidence: Evidence) -> Tensor:
-        tables = [*self.tables(), *self.cell_tables(evidence)]
+    def _sum(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> Tensor:
+        tables = [*self.tables(), *self.cell_tables(evidence, needed=bool(cost), cost=cost)]
         run = self.run(evidence)
         if not run.parts:
             return self._nothing()
@@ -157,9 +158,14 @@ class GraphSession(Session):
 
     def _log_prob(self, query: Query) -> Tensor:
         """The log-partition of the answers that agree with a full or partial one, less that of all."""
-        if self._whole(query.answer):
-            return difference(self.problem.score(query.answer), self.log_z)
-        return difference(self._sum(self.problem.known(query.answer)), self.log_z)
+        cost = query.cost or {}
+        total = self._sum(self.problem.evidence, cost) if cost else self.log_z
+        if not self._whole(query.answer):
+            return difference(self._sum(self.problem.known(query.answer), cost), total)
+        score = self.problem.score(query.answer)
+        return difference(score + cost_of(query.answer, cost) if cost else score, total)
+
+    _log_prob_with_cost = _log_prob
 
     def _whole(self, answer: Mapping[str, Tensor]) -> bool:
         """Whether an answer has a label for every cell and nothing else is known; on an accelerator nobody looks."""
@@ -331,12 +337,8 @@ class GraphSession(Session):
         else:
             repeated = {name: one.flatten(0, 1) for name, one in flat.items()}
             total = self.problem.score(repeated, count).reshape(-1, count)
-        for name, added in cost.items():
-            here = flat[name]
-            values = added.unsqueeze(1).expand(*here.shape, added.shape[-1])
-            picked = values.gather(-1, here.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-            picked = torch.where(here >= 0, picked, 0)
-            total = total + (picked.flatten(2).sum(2) if picked.dim() > 2 else picked)
+        if cost:
+            total = total + cost_of(flat, {name: added.unsqueeze(1) for name, added in cost.items()}, 2)
         return total.reshape(shape)
 
     def _max_marginals(self, query: Query) -> dict[str, Tensor]:

@@ -221,6 +221,8 @@ def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | No
         for ref in term.term.scope
     ):
         return None
+    if {ref.indices[0].index for ref in term.term.scope} != set(binding.ends):
+        return None  # an edge exists where all of its ends do, also those that the scope leaves out
     rows = batch.tensors[binding.source].cpu().numpy()
     columns = [binding.ends.index(ref.indices[0].index or "") for ref in term.term.scope]
     if columns != list(range(rows.shape[2])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -24,7 +25,7 @@ class TreeSession(GraphSession):
         super().__init__(problem, plans, sources, kernels)
         self.forest = forest
 
-    def _scores(self, evidence: Evidence, cost: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def _scores(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """[B, N, C] scores of the cells of all variables and [B or 1, E or 1, C, C] of edges."""
         tables = [table for table in self.tables() if table is not None]
         cells = None
@@ -33,8 +34,8 @@ class TreeSession(GraphSession):
             cells = torch.cat([one.reshape(one.shape[0], prod(one.shape[1:-1]), one.shape[-1]) for one in own], 1)
         return self.forest.unary(tables, cells), self.forest.pair(tables)
 
-    def _sum(self, evidence: Evidence) -> Tensor:
-        return self.forest.log_partition(*self._scores(evidence), self.kernels)
+    def _sum(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> Tensor:
+        return self.forest.log_partition(*self._scores(evidence, cost), self.kernels)
 
     def _moments(self, pairs: bool) -> tuple[Tensor, Tensor | None]:
         """Marginals of cells [B, N, C] and of edges [B, E, C, C]; differentiable where the scores are."""

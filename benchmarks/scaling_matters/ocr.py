@@ -1,9 +1,7 @@
 """The OCR block of Table 2: objectives x procedures x seeds; resumable, one line of results for each run.
 
-    python -m benchmarks.scaling_matters.ocr --root ../shared/data/ocr --runs runs/ocr
-    python -m benchmarks.scaling_matters.ocr --root ../shared/data/ocr --runs runs/ocr --only 'marginal_ce/(joint|online)/0'
-
-A run that was interrupted goes on where it stopped; one that is done is not run again.
+A run that was interrupted goes on where it stopped; one that is done is not run again.  `--only` picks cells, as in
+`--only 'marginal_ce/(joint|online)/0'`.
 """
 
 from __future__ import annotations

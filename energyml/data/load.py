@@ -299,6 +299,11 @@ def _compiled(spec: SpecLike) -> Compiled:
     return compile_source(spec if isinstance(spec, Source) else read_source(Path(spec)))
 
 
+def data_root(source: Source, given: Path | None) -> str:
+    """The folder where the paths of a spec's data start, as an absolute path."""
+    return str((given or Path(os.environ.get(ROOT_VARIABLE) or Path(source.name).parent)).resolve())
+
+
 def _root(source: Source, given: RootLike | None) -> Root:
     if given is not None:
         return as_root(given)

@@ -1,4 +1,4 @@
-"""What objectives share: counts of labelled cells, and reductions."""
+"""What objectives share: sums over cells, counts of labelled cells, and reductions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ REDUCTIONS = ("example", "cell", "sum", "none")
 def labelled_cells(answer: Mapping[str, Tensor]) -> Tensor:
     """[B]: how many cells have a label or a value, over all variables; -1 and NaN mark those that have none."""
     known = [~one.isnan() if one.is_floating_point() else one >= 0 for one in answer.values()]
-    return torch.stack([one.flatten(1).sum(1) if one.dim() > 1 else one.long() for one in known]).sum(0)
+    return torch.stack([per_example(one.long()) for one in known]).sum(0)
+
+
+def per_example(cells: Tensor) -> Tensor:
+    """[B]: what cells [B, ...] add up to."""
+    return cells.flatten(1).sum(1) if cells.dim() > 1 else cells
+
+
+def at_hand(tensor: Tensor) -> bool:
+    """Whether looking at a value costs nothing: not on an accelerator, and not where functions are transformed."""
+    return tensor.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def reduce_losses(losses: Tensor, cells: Tensor, reduction: str | None, objective: str) -> Tensor:

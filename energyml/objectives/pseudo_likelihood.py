@@ -47,7 +47,8 @@ def pseudo_likelihood(posterior: Posterior, answer: Mapping[str, Tensor], select
         safe = torch.where(exists, variance, 1)
         losses = 0.5 * ((answer[field.name] - mean).square() / safe + safe.log() + math.log(2 * math.pi))
         total = total + per_example(torch.where(exists, losses, 0))
-    return total
+    # As in the other objectives, an example whose labels are forbidden pulls at nothing.
+    return total.masked_fill(total.isposinf(), float("inf"))
 
 
 def _incomplete(problem: Problem, answer: Mapping[str, Tensor]) -> Tensor:
@@ -67,9 +68,8 @@ def _incomplete(problem: Problem, answer: Mapping[str, Tensor]) -> Tensor:
         if at_hand(missing) and bool(missing.any()):
             example = int(missing.nonzero()[0])
             raise EnergyError(
-                f"`pseudo_likelihood` needs a full answer, and `{variable.name}` has an unknown cell in example {example}; "
-                "`nll` and `marginal_ce` take partial labels"
+                f"`pseudo_likelihood` needs a full answer, and `{variable.name}` has an unknown cell in example "
+                f"{example}; `nll` and `marginal_ce` take partial labels"
             )
         found = found | missing
     return found
-

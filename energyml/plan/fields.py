@@ -15,8 +15,10 @@ from energyml.plan.elimination import human_bytes
 Method = Literal["diagonal", "transform", "banded", "woodbury", "cholesky", "cg"]
 Purpose = Literal["solve", "determinant"]
 
-# Conjugate gradients are weighed as if they took this many iterations.
+# Conjugate gradients are weighed as if they took this many iterations, and as if each of their operations, which wait
+# for memory, took as long as several of a direct method, which are products of matrices.
 USUAL_ITERATIONS = 50
+WAITING = 8
 # No direct method is tried beyond this many operations for one example.
 MOST_OPERATIONS = 1e12
 TITLES: Mapping[Method, str] = {
@@ -159,7 +161,9 @@ def choose(facts: FieldFacts, budget: float, purpose: Purpose = "solve") -> Choi
     iterative = conjugate_gradients(facts)
     if found is None:
         return replace(iterative, why="no direct method fits the memory or the time")
-    if found.operations is None or iterative.operations is None or found.operations <= iterative.operations:
+    if found.operations is None or iterative.operations is None:
+        return found
+    if found.operations <= WAITING * iterative.operations:
         return found
     return replace(iterative, why=f"cheaper than {TITLES[found.method]}, {human(found.operations)} operations")
 

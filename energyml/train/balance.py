@@ -53,14 +53,19 @@ class Balance:
         """Called after each epoch with a function from choices of gains to their losses on the subset."""
 
     def ratio(self, env: Environment) -> Tensor:
-        """[B]: the mean magnitude of the scaled potentials over that of the others, with the gains in use."""
+        """[B]: the mean magnitude of the scaled potentials over that of the others, with the gains in use.
+
+        Not a number for an example whose other potentials are all zero or do not exist, as in a chain of one cell.
+        """
         gains = self.gains()
         sides = []
         for group in (self.scale, self.against):
             size = magnitude(group, env)
             gain = gains.get(group[0], 1.0) if group else 1.0
             sides.append(size * (gain.of(env) if isinstance(gain, Normalised) else gain))
-        return sides[0] / sides[1].clamp(min=torch.finfo(sides[1].dtype).tiny)
+        exists = sides[1] > 0
+        # the inner choice keeps gradients finite, the outer one says what has no value
+        return torch.where(exists, sides[0] / torch.where(exists, sides[1], 1.0), torch.nan)
 
     def state(self) -> dict[str, Any]:
         """Plain data."""
@@ -110,13 +115,14 @@ class Offline(Balance):
 
 @dataclass
 class Regularized(Balance):
-    """Eq. 21: weight · (|U| / |W| - alpha)² is added to the loss."""
+    """Eq. 21: weight · (|U| / |W| - alpha)² is added to the loss; nothing where the ratio has no value."""
 
     weight: float = 0.1
 
     def penalty(self, env: Environment) -> Tensor | None:
         """The penalty of each example."""
-        return self.weight * (self.ratio(env) - self.alpha).square()
+        ratio = self.ratio(env)
+        return self.weight * (torch.where(ratio.isnan(), self.alpha, ratio) - self.alpha).square()
 
 
 @dataclass

@@ -7,14 +7,21 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from energyml.diagnostics import EnergyError, Source
 from energyml.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint, write_whole
 
+try:
+    import fcntl
+except ImportError:  # not on this platform
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel
+    from energyml.ir.graph import Graph
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 
@@ -29,6 +36,7 @@ class Folder:
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
         self.path, self.request = path, dict(request)
+        self._lock: BinaryIO | None = None
 
     @staticmethod
     def create(path: Path, request: Mapping[str, Any], *, resume: bool) -> Folder:
@@ -41,40 +49,79 @@ class Folder:
         except OSError as problem:
             raise EnergyError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
         made = Folder(path, request)
-        if known.exists():
-            made.check_same(read_checkpoint(known))
-        write_whole(path / "spec.energy", str(request["spec"]["text"]).encode())
+        made._take()
+        try:
+            if known.exists():
+                made.check_same(read_checkpoint(known))
+            write_whole(path / "spec.energy", str(request["spec"]["text"]).encode())
+        except BaseException:
+            made.release()
+            raise
         return made
+
+    def _take(self) -> None:
+        """Keep other processes out: two that write the same files would spoil them.  A killed one holds nothing."""
+        if fcntl is None:
+            return
+        try:
+            self._lock = (self.path / ".lock").open("wb")
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            self.release()
+            raise EnergyError(
+                f"{self.path}: another process trains here now; wait for it, or choose another `--out`"
+            ) from problem
+        except OSError:  # a file system without locks; what cannot be written is told where it is written
+            self.release()
+
+    def release(self) -> None:
+        """Let other processes in."""
+        if self._lock is not None:
+            self._lock.close()
+        self._lock = None
 
     def check_same(self, checkpoint: Checkpoint) -> None:
         """Refuse to go on with another spec or other choices than the run began with."""
         before = checkpoint.state["request"]
-        for key, title in (("spec", "the spec"), ("choices", "the choices"), ("labels", "the labels of the data")):
-            if before[key] != json.loads(json.dumps(self.request[key])):
-                detail = _difference(before[key], self.request[key])
+        titles = {"spec": "another spec", "choices": "other choices", "labels": "other labels", "seed": "another seed"}
+        for key, title in titles.items():
+            then, now = before[key], json.loads(json.dumps(self.request[key]))
+            if key == "spec":  # the same file may go by another path
+                then, now = then["text"], now["text"]
+            if then != now:
                 raise EnergyError(
-                    f"{self.path} was begun with another {title.removeprefix('the ')}{detail}; "
+                    f"{self.path} was begun with {title}{_difference(then, now)}; "
                     "resume it as it was, or choose another `--out`"
                 )
 
     def save(self, checkpoint: Checkpoint, best: bool) -> None:
-        """Write a checkpoint, and the logs that belong to it."""
+        """Write a checkpoint, and the logs that belong to it.
+
+        The best one comes first: a run that is killed between the two does its last epoch again and writes both.
+        """
         checkpoint.state["request"] = self.request
-        write_checkpoint(self.path / LAST, checkpoint)
         if best:
             light = {name: one for name, one in checkpoint.tensors.items() if name.startswith("model.")}
             write_checkpoint(self.path / BEST, Checkpoint(light, checkpoint.state))
+        write_checkpoint(self.path / LAST, checkpoint)
         history: Sequence[Mapping[str, Any]] = checkpoint.state["history"]
         write_whole(self.path / "log.jsonl", "".join(f"{json.dumps(one)}\n" for one in history).encode())
         write_whole(self.path / "log.txt", log_text(history).encode())
 
 
 def _difference(before: Any, now: Any) -> str:
-    if isinstance(before, dict) and isinstance(now, Mapping):
+    """The first thing that differs, in brackets."""
+    if isinstance(before, dict):
         for key in before:
-            if before[key] != now.get(key) and key != "text":
+            if before[key] != now.get(key):
                 return f" (`{key}` was `{before[key]}`, is `{now.get(key)}`)"
-    return ""
+        return ""
+    if isinstance(before, str):
+        pairs = zip_longest(before.splitlines(), now.splitlines(), fillvalue="")
+        for number, (old, new) in enumerate(pairs, start=1):
+            if old != new:
+                return f" (line {number} was `{old.strip()}`, is `{new.strip()}`)"
+    return f" (it was {before}, is {now})" if isinstance(before, int) else ""
 
 
 def log_text(history: Sequence[Mapping[str, Any]]) -> str:
@@ -104,9 +151,21 @@ def record_line(record: Mapping[str, Any]) -> str:
 
 
 def make_request(
-    model: EnergyModel, choices: Mapping[str, Any], vocabularies: Mapping[str, Any], seed: int | None
+    model: EnergyModel,
+    choices: Mapping[str, Any],
+    vocabularies: Mapping[str, Any],
+    seed: int | None,
+    root: str | None = None,
 ) -> dict[str, Any]:
-    """What a checkpoint carries beside weights: enough to make the model again from the file alone."""
+    """What a checkpoint carries beside weights: enough to make the model again from the file alone.
+
+    Args:
+        model: the bound model.
+        choices: objectives, backend, decoder and reader in the spec's words.
+        vocabularies: by label set.
+        seed: of the run.
+        root: where the data lay, for evaluating on the same machine.
+    """
     source = model.compiled.source
     return {
         "spec": {"name": source.name, "text": source.text},
@@ -114,6 +173,7 @@ def make_request(
         "labels": {name: list(one.labels or ()) for name, one in model.graph.label_sets.items()},
         "vocabularies": {name: one.as_json() for name, one in vocabularies.items()},
         "seed": seed,
+        "root": root,
         "versions": {"python": platform.python_version(), "torch": _version("torch"), "energyml": _version("energyml")},
         "made": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
@@ -137,6 +197,12 @@ def checkpoint_path(path: str | Path) -> Path:
     raise EnergyError(f"{place}: no run: there is neither {BEST} nor {LAST} in it")
 
 
+def imported_packages(graph: Graph) -> dict[str, str]:
+    """The packages that a spec's Python networks come from, each with one of these networks."""
+    targets = [str(net.selection["target"]) for net in graph.nets.values() if net.selection.name == "python"]
+    return {target.partition(":")[0].partition(".")[0]: target for target in targets}
+
+
 def load_run(path: str | Path, *, allow_import: Sequence[str] = ()) -> tuple[EnergyModel, Checkpoint]:
     """The model of a run, from its checkpoint alone, and the checkpoint.
 
@@ -151,10 +217,8 @@ def load_run(path: str | Path, *, allow_import: Sequence[str] = ()) -> tuple[Ene
     checkpoint = read_checkpoint(place)
     request = checkpoint.state["request"]
     compiled = compile_source(Source(f"{place}:{request['spec']['name']}", request["spec"]["text"]))
-    for net in compiled.graph.nets.values():
-        target = str(net.selection["target"]) if net.selection.name == "python" else ""
-        package = target.partition(":")[0].partition(".")[0]
-        if target and package not in allow_import:
+    for package, target in imported_packages(compiled.graph).items():
+        if package not in allow_import:
             raise EnergyError(
                 f"{place}: its spec names the Python network `{target}`; a checkpoint imports nothing unless it is "
                 f"allowed: pass `--allow-import {package}`"
@@ -170,4 +234,14 @@ def load_run(path: str | Path, *, allow_import: Sequence[str] = ()) -> tuple[Ene
     return model, checkpoint
 
 
-__all__ = ["BEST", "LAST", "Folder", "checkpoint_path", "load_run", "log_text", "make_request", "record_line"]
+__all__ = [
+    "BEST",
+    "LAST",
+    "Folder",
+    "checkpoint_path",
+    "imported_packages",
+    "load_run",
+    "log_text",
+    "make_request",
+    "record_line",
+]

@@ -19,7 +19,9 @@ from energyml.diagnostics import EnergyError
 from energyml.train.balance import Balance, make_balance, watched
 from energyml.train.checkpoint import Checkpoint, optimizer_tensors, restore_optimizer
 from energyml.train.evaluate import decoder_for, default_metrics, evaluate
+from energyml.train.loss import StageLoss, as_arguments
 from energyml.train.plateau import Plateau
+from energyml.train.ranks import any_of, each_of, mean_of
 from energyml.train.stages import Stage
 
 if TYPE_CHECKING:
@@ -142,9 +144,8 @@ class Trainer:
         moving = self._moving(stage)
         optimizer = make_optimizer(stage["optimizer"], list(moving.values()))
         plateau = self._plateau(stage)
-        if self._resumed is None:
-            torch.manual_seed(seed + 7919 * self.number + settings.rank)
-        else:
+        torch.manual_seed(seed + 7919 * self.number + settings.rank)
+        if self._resumed is not None:
             self._restore(self._resumed, batches, balance, optimizer, plateau, moving)
         self._set_gains(stage, balance)
         loss = self._loss_module(stage, balance)
@@ -176,11 +177,17 @@ class Trainer:
             self._running = (total, seen)
             if self.settings.device.type == "cpu" or number % PATIENCE == 0:
                 self.progress.step(number, count, float(total) / max(1, seen))
-            if self.settings.stopping():
+            if any_of(self.settings.stopping(), self.settings.world, self.settings.device):
                 self._checkpoint(state, best=False)
                 raise Interrupted
         self._running = (torch.zeros((), dtype=torch.float64), 0)
-        return self._after_epoch(state, epoch, float(total) / max(1, seen), time.monotonic() - began)
+        mean = float(mean_of(total, self.settings.world, self.settings.device)) / max(1, seen)
+        if not math.isfinite(mean):
+            raise NotFinite(
+                f"the loss is {mean} in epoch {epoch + 1}; lower `lr`, or set `clip`; on the CPU the batch is named; "
+                "the last checkpoint is from before"
+            )
+        return self._after_epoch(state, epoch, mean, time.monotonic() - began)
 
     def _after_epoch(self, state: _State, epoch: int, loss: float, seconds: float) -> bool:
         model, settings = self.model, self.settings
@@ -200,7 +207,7 @@ class Trainer:
         record |= self._evaluated(state.stage)
         record["lr"] = state.optimizer.param_groups[0]["lr"]
         record["seconds"], record["seconds_between"] = round(seconds, 3), round(time.monotonic() - began, 3)
-        value = record.get(f"validation.{state.plateau.metric}", record["loss"])
+        value = _judged(record, state.plateau.metric)
         lower, stop = state.plateau.step(value)
         better = self.best is None or _is_better(value, self.best["value"], state.plateau.higher)
         if better:
@@ -268,7 +275,8 @@ class Trainer:
             return module
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(module)
+        # a batch of chains of one cell, say, does not use the table of pairs
+        return DistributedDataParallel(module, find_unused_parameters=True)
 
     def _losses_at(self, stage: Stage, subset: Dataset, gains: Sequence[Mapping[str, Gain]]) -> list[float]:
         """The mean loss of a subset under each choice of gains, over all processes; in evaluation mode."""
@@ -282,7 +290,7 @@ class Trainer:
                 moved = batch.to(settings.device)
                 losses = self.model.losses_under(
                     gains, objective=stage.objective, using=self._using(stage), lengths=moved.lengths or None,
-                    **_tensors(moved.tensors),
+                    **as_arguments(moved.tensors),
                 )  # fmt: skip
                 total += torch.stack([one.sum() for one in losses]).double()
         self.model.train()
@@ -291,19 +299,21 @@ class Trainer:
         return (total / max(1, len(subset))).tolist()
 
     def _ratio(self, state: _State) -> float | None:
-        """The ratio of potentials on a few training examples; `None` where there are no two groups."""
+        """The mean ratio of potentials of a few training examples; `None` where no example has both groups."""
         balance = state.balance if state.balance.scale else watched(self.model.graph)
         if balance is None or not len(self.train):
             return None
         batch = self.train.sample(min(200, len(self.train)), 0).batch().to(self.settings.device)
-        with torch.no_grad():
-            self.model.eval()
-            problem = self.model.problem(lengths=batch.lengths or None, **_tensors(batch.inputs))
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                problem = self.model.problem(lengths=batch.lengths or None, **as_arguments(batch.inputs))
+                found = float(balance.ratio(problem.env).nanmean())
+        except EnergyError:
+            return None
+        finally:
             self.model.train()
-            try:
-                return float(balance.ratio(problem.env).mean())
-            except EnergyError:
-                return None
+        return None if math.isnan(found) else found
 
     def _evaluated(self, stage: Stage) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -338,7 +348,7 @@ class Trainer:
         for name, parameter in self.model.named_parameters():
             if not bool(parameter.isfinite().all()):
                 return f"the parameter `{name}` holds numbers that are not finite"
-        problem = self.model.problem(lengths=moved.lengths or None, **_tensors(moved.inputs))
+        problem = self.model.problem(lengths=moved.lengths or None, **as_arguments(moved.inputs))
         for term in problem.terms:
             try:
                 total, _ = term.weight(problem.env)
@@ -353,7 +363,11 @@ class Trainer:
     # ---------------------------------------------------------------------------------------------------- checkpoints
 
     def _checkpoint(self, state: _State | None, *, best: bool) -> None:
-        if self.settings.rank != 0:
+        settings = self.settings
+        # all processes come here together; the first one writes for all of them
+        random = {kind: each_of(one, settings.world, settings.device) for kind, one in self._random().items()}
+        running = each_of(self._running[0], settings.world, settings.device)
+        if settings.rank != 0:
             return
         tensors = {f"model.{name}": one for name, one in self.model.state_dict().items()}
         plain: dict[str, Any] = {
@@ -365,18 +379,23 @@ class Trainer:
             names = {id(parameter): name for name, parameter in self.model.named_parameters()}
             moved, numbers = optimizer_tensors(state.optimizer, names)
             tensors |= {f"optimizer.{name}": one for name, one in moved.items()}
-            tensors["random.cpu"] = torch.get_rng_state()
-            if self.settings.device.type == "cuda":
-                tensors["random.cuda"] = torch.cuda.get_rng_state(self.settings.device)
+            tensors |= {_random(kind, n): one for kind, every in random.items() for n, one in enumerate(every)}
             if self._best_weights is not None:
                 tensors |= {f"best.{name}": one for name, one in self._best_weights.items()}
-            total, seen = self._running
             plain |= {
                 "batches": state.batches.state_dict(), "balance": state.balance.state(), "optimizer": numbers,
-                "plateau": state.plateau.state(), "stopped": state.stopped, "running": [float(total), seen],
+                "plateau": state.plateau.state(), "stopped": state.stopped,
+                "running": [[float(one) for one in running], self._running[1]],
                 "best_gains": {name: _plain_gain(gain) for name, gain in self._best_gains.items()},
             }  # fmt: skip
         self.save(Checkpoint(tensors, plain), best)
+
+    def _random(self) -> dict[str, Tensor]:
+        """The state of this process's random numbers, by kind of device."""
+        found = {"cpu": torch.get_rng_state()}
+        if self.settings.device.type == "cuda":
+            found["cuda"] = torch.cuda.get_rng_state(self.settings.device)
+        return found
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on where a checkpoint was written: the same batches, the same random numbers, the same weights."""
@@ -407,13 +426,18 @@ class Trainer:
             setattr(plateau, key, value)
         self._best_weights = checkpoint.part("best") or None
         self._best_gains = {name: _gain(one) for name, one in state["best_gains"].items()}
-        total, seen = state["running"]
-        self._running = (torch.tensor(total, dtype=torch.float64), int(seen))
+        rank = self.settings.rank
+        totals, seen = state["running"]
+        known = totals if isinstance(totals, list) else [totals]
+        own = known[rank] if rank < len(known) else sum(known) / len(known)
+        self._running = (torch.tensor(own, dtype=torch.float64), int(seen))
         if state["stopped"]:
             batches.epoch = 10**9
-        torch.set_rng_state(checkpoint.tensors["random.cpu"])
-        if "random.cuda" in checkpoint.tensors:
-            torch.cuda.set_rng_state(checkpoint.tensors["random.cuda"], self.settings.device)
+        # a process that the run did not have before keeps the numbers that its stage began with
+        if (saved := checkpoint.tensors.get(_random("cpu", rank))) is not None:
+            torch.set_rng_state(saved)
+        if self.settings.device.type == "cuda" and (saved := checkpoint.tensors.get(_random("cuda", rank))) is not None:
+            torch.cuda.set_rng_state(saved, self.settings.device)
 
 
 @dataclass
@@ -429,47 +453,6 @@ class _State:
     stopped: bool = False
 
 
-class StageLoss(nn.Module):
-    """The loss of a batch as a module, so that processes can share its gradients.
-
-    The loss of a process is its part of the loss of the whole batch, times the number of processes: averaging
-    gradients over processes then gives those of the whole batch.
-    """
-
-    def __init__(self, model: EnergyModel, stage: Stage, balance: Balance, using: Selection | None, world: int) -> None:
-        super().__init__()
-        self.model, self.world = model, world
-        self._stage, self._balance, self._using = stage, balance, using
-
-    def forward(self, batch: Batch) -> Tensor:
-        """The reduced loss of a batch on the model's device."""
-        from energyml.objectives.losses import labelled_cells
-
-        losses = self.model.loss(
-            objective=self._stage.objective, using=self._using, reduction="none", lengths=batch.lengths or None,
-            **_tensors(batch.tensors),
-        )  # fmt: skip
-        if type(self._balance).penalty is not Balance.penalty:
-            problem = self.model.problem(lengths=batch.lengths or None, **_tensors(batch.inputs))
-            penalty = self._balance.penalty(problem.env)
-            losses = losses if penalty is None else losses + penalty
-        chosen = self._stage["reduction"] or ("cell" if self._stage.objective.name == "marginal_ce" else "example")
-        if chosen == "sum":
-            return losses.sum() * self.world
-        if chosen == "example":
-            return losses.sum() * (self.world / max(1, batch.total))
-        answer = {name: one for name, one in batch.tensors.items() if name in batch.gold}
-        cells = labelled_cells(answer).sum().to(losses.dtype)
-        if self.world > 1:
-            torch.distributed.all_reduce(cells)
-        return losses.sum() * self.world / cells.clamp(min=1)
-
-
-def _tensors(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Tensors as keyword arguments."""
-    return dict(tensors)
-
-
 def make_optimizer(selection: Selection | None, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """Adam or SGD with momentum; Adam with its usual learning rate when nothing is said."""
     if selection is None or selection.name == "adam":
@@ -482,8 +465,22 @@ def make_optimizer(selection: Selection | None, parameters: list[nn.Parameter]) 
     )  # fmt: skip
 
 
+def _judged(record: Mapping[str, Any], metric: str) -> float:
+    """What a stop rule looks at: the validation metric (its mean where there are several outputs), else the loss."""
+    name = f"validation.{metric}"
+    found = [value for key, value in record.items() if key == name or key.startswith(f"{name}.")]
+    return float(sum(found) / len(found) if found else record["loss"])
+
+
 def _is_better(value: float, best: float, higher: bool) -> bool:
-    return not math.isnan(value) and (value > best if higher else value < best)
+    if math.isnan(value) or math.isnan(best):
+        return not math.isnan(value)
+    return value > best if higher else value < best
+
+
+def _random(kind: str, rank: int) -> str:
+    """The name of a process's random state in a checkpoint."""
+    return f"random.{kind}" if rank == 0 else f"random.{kind}.{rank}"
 
 
 def _plain_gain(gain: Gain) -> Any:
@@ -499,4 +496,4 @@ def gains_from(plain: Mapping[str, Any]) -> dict[str, Gain]:
     return {name: _gain(one) for name, one in plain.items()}
 
 
-__all__ = ["Interrupted", "NotFinite", "Progress", "Settings", "StageLoss", "Trainer", "gains_from", "make_optimizer"]
+__all__ = ["Interrupted", "NotFinite", "Progress", "Settings", "Trainer", "gains_from", "make_optimizer"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 from energyml.cards.card import Selection
@@ -44,8 +45,8 @@ class Plateau:
 
     def step(self, value: float) -> tuple[bool, bool]:
         """Count an epoch; whether to lower the learning rate, and whether to stop."""
-        gain = 0.0 if self.best is None else (value - self.best if self.higher else self.best - value)
-        if self.best is None or gain > self.threshold:
+        gain = math.inf if self.best is None else (value - self.best if self.higher else self.best - value)
+        if gain > self.threshold and not math.isnan(value):
             self.best, self.idle, self.waited = value, 0, 0
             return False, False
         self.idle += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from energyml.cards.card import Selection
-from energyml.data.load import load_data, stream_data
+from energyml.data.load import ROOT_VARIABLE, load_data, stream_data
 from energyml.data.vocabulary import Vocabulary
 from energyml.diagnostics import EnergyError
 from energyml.driver import read_choice
@@ -69,8 +70,8 @@ def evaluation(
         raise EnergyError(f"unknown split `{split}`; there are {', '.join(SPLITS)}")
     model, checkpoint = load_run(run, allow_import=allow)
     loaded = load_data(
-        model.compiled, root=root, using=data or _reader(checkpoint), vocabularies=_vocabularies(checkpoint),
-        splits=[split],  # type: ignore[list-item]
+        model.compiled, root=root or _root(checkpoint), using=data or _reader(checkpoint),
+        vocabularies=_vocabularies(checkpoint), splits=[split],  # type: ignore[list-item]
     )  # fmt: skip
     dataset = getattr(loaded, split)
     if dataset is None or not len(dataset):
@@ -96,6 +97,14 @@ def evaluation(
 def _vocabularies(checkpoint: Checkpoint) -> dict[str, Vocabulary]:
     saved = checkpoint.state["request"]["vocabularies"]
     return {name: Vocabulary.from_json(one) for name, one in saved.items()}
+
+
+def _root(checkpoint: Checkpoint) -> Path | None:
+    """Where the data lay while training, unless the environment says otherwise or it is gone."""
+    saved = checkpoint.state["request"].get("root")
+    if saved is None or os.environ.get(ROOT_VARIABLE) or not Path(saved).is_dir():
+        return None
+    return Path(saved)
 
 
 def _reader(checkpoint: Checkpoint) -> str | None:

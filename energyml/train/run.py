@@ -6,21 +6,22 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from energyml.cards.card import Selection
-from energyml.data.load import Data, load_data
+from energyml.data.load import Data, data_root, load_data
+from energyml.diagnostics import EnergyError
 from energyml.driver import Compiled, bind, read_choice, read_choices
 from energyml.energy_model import EnergyModel
-from energyml.train.checkpoint import read_checkpoint
+from energyml.train.checkpoint import Checkpoint, read_checkpoint
 from energyml.train.folder import LAST, Folder, make_request
 from energyml.train.loop import Interrupted, Progress, Settings, Trainer
 from energyml.train.overrides import overridden
-from energyml.train.stages import plan_stages
+from energyml.train.stages import Stage, plan_stages
 
 
 @dataclass
@@ -69,13 +70,14 @@ class Run:
         history: a record for each epoch.
         data: what it was trained on.
         interrupted: whether it was asked to stop before its end.
+        rank: which process this is; the first one speaks for all.
     """
 
     model: EnergyModel
     history: list[dict[str, Any]]
     data: Data
     interrupted: bool = False
-    notes: list[str] = field(default_factory=list)
+    rank: int = 0
 
 
 def train(compiled: Compiled, request: Request, progress: Progress | None = None) -> Run:
@@ -85,7 +87,8 @@ def train(compiled: Compiled, request: Request, progress: Progress | None = None
     if request.deterministic:
         torch.use_deterministic_algorithms(True)
     with processes(request.device) as (rank, world, device):
-        return _train(compiled, request, progress or Progress(), rank, world, device)
+        told = progress if progress is not None and rank == 0 else Progress()
+        return _train(compiled, request, told, rank, world, device)
 
 
 def _train(
@@ -102,8 +105,6 @@ def _train(
         frozen = {name: Vocabulary.from_json(one) for name, one in saved.items()}
     data = load_data(compiled, root=request.root, using=request.data, vocabularies=frozen)
     if data.train is None or not len(data.train):
-        from energyml.diagnostics import EnergyError
-
         raise EnergyError("there are no training examples; look at the `data` line and at `--root`")
     model = bind(compiled, labels=data.labels, seed=request.seed).to(device)
     chosen = stages_of(compiled, request)
@@ -115,10 +116,40 @@ def _train(
         "decode": str(compiled.model.choices.decode) if compiled.model.choices.decode else None,
         "data": request.data or str(compiled.model.choices.data),
     }
+    _check_metrics(data, request.metrics)
     folder = None
     if request.out is not None and rank == 0:
-        folder = Folder.create(request.out, make_request(model, choices, data.vocabularies, request.seed),
-                               resume=request.resume)  # fmt: skip
+        root = data_root(compiled.source, request.root)
+        asked = make_request(model, choices, data.vocabularies, request.seed, root)
+        folder = Folder.create(request.out, asked, resume=request.resume)
+    try:
+        return _fit(model, stages, data, infer, request, progress, resumed, folder, (rank, world, device))
+    finally:
+        if folder is not None:
+            folder.release()
+
+
+def _check_metrics(data: Data, names: Sequence[str]) -> None:
+    """Metrics that do not exist are found before an epoch was spent."""
+    assert data.train is not None
+    for name in names:
+        for output in data.train.batch([0]).gold:
+            data.train.metric(name, output)
+
+
+def _fit(
+    model: EnergyModel,
+    stages: list[Stage],
+    data: Data,
+    infer: Selection | None,
+    request: Request,
+    progress: Progress,
+    resumed: Checkpoint | None,
+    folder: Folder | None,
+    place: tuple[int, int, torch.device],
+) -> Run:
+    rank, world, device = place
+    assert data.train is not None
     with interruptible() as stopping:
         settings = Settings(
             infer=infer, metrics=tuple(request.metrics), device=device, rank=rank, world=world,
@@ -132,11 +163,15 @@ def _train(
             progress.note(note)
         if resumed is not None:
             trainer.resume(resumed)
+            if trainer.finished:
+                progress.note(f"the run in {request.out} came to its end before; there is nothing left to do")
+        elif request.resume:
+            progress.note(f"there is no checkpoint in {request.out} yet; a new run begins")
         try:
             trainer.fit()
         except Interrupted:
-            return Run(model, trainer.history, data, interrupted=True)
-    return Run(model, trainer.history, data)
+            return Run(model, trainer.history, data, interrupted=True, rank=rank)
+    return Run(model, trainer.history, data, rank=rank)
 
 
 def stages_of(compiled: Compiled, request: Request) -> list[Selection]:
@@ -180,6 +215,7 @@ def interruptible() -> Iterator[Any]:
 def processes(device: str) -> Iterator[tuple[int, int, torch.device]]:
     """This process's rank, how many there are, and its device; joins the group that `torchrun` describes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
+    _check_device(device)
     if world == 1:
         yield 0, 1, torch.device(device)
         return
@@ -196,6 +232,16 @@ def processes(device: str) -> Iterator[tuple[int, int, torch.device]]:
     finally:
         if began:
             dist.destroy_process_group()
+
+
+def _check_device(name: str) -> None:
+    """A device that does not exist is refused in words."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
+        count = torch.cuda.device_count()
+        known = ", ".join(["cpu", *(f"cuda:{number}" for number in range(count))])
+        raise EnergyError(f"`--device {name}` cannot be used here; there is {known}") from problem
 
 
 __all__ = ["Request", "Run", "stages_of", "train"]

@@ -34,17 +34,13 @@ class Stage:
         """An option of the stage."""
         return self.objective[option]
 
-    @property
-    def is_pseudo_unary(self) -> bool:
-        """Whether terms are missing, so that no balance is looked for."""
-        return bool(self.without)
-
 
 def plan_stages(chosen: Sequence[Selection], graph: Graph) -> list[Stage]:
     """The stages in the order they run; a `staged` procedure becomes three.
 
     The paper's three stages (Shevchenko & Osokin 2019, section 3): the network of the scaled terms alone, by the
-    cross-entropy of each cell; the other parameters with that network fixed; everything together.
+    cross-entropy of each cell; the other parameters with that network fixed, where they have any of their own;
+    everything together.
     """
     if not chosen:
         raise EnergyError("the spec has no `train` line; add one, or pass `--train`, for example `--train nll`")
@@ -57,15 +53,16 @@ def plan_stages(chosen: Sequence[Selection], graph: Graph) -> list[Stage]:
             stages.append(plain)
             continue
         scale, against = groups(procedure, graph)
-        own, others = parameters_of(scale, graph), parameters_of(against, graph)
+        own = parameters_of(scale, graph)
+        others = tuple(name for name in parameters_of(against, graph) if name not in own)
         first = registry.find("objective", "marginal_ce")
         assert first is not None
         shared = {key: value for key, value in objective.options.items() if key in _PASSED_ON}
-        stages += [
-            Stage(Selection(first, shared), f"{number}a. marginal_ce of {' + '.join(scale)} alone", own, against),
-            replace(plain, title=f"{number}b. {objective.name}, only {' + '.join(others) or 'nothing'}", only=others),
-            replace(plain, title=f"{number}c. {objective.name}, everything"),
-        ]
+        alone = Stage(Selection(first, shared), f"{number}a. marginal_ce of {' + '.join(scale)} alone", own, against)
+        rest = replace(plain, title=f"{number}b. {objective.name}, only {' + '.join(others)}", only=others)
+        # a group without parameters of its own has nothing to move
+        stages += [stage for stage in (alone, rest) if stage.only]
+        stages.append(replace(plain, title=f"{number}c. {objective.name}, everything"))
     return stages
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from energyml.diagnostics import EnergyError
+from energyml.driver import compile_source, read_source
 from energyml.train.checkpoint import CheckpointError, read_checkpoint, write_whole
-from energyml.train.folder import LAST
+from energyml.train.folder import LAST, imported_packages
 from energyml.train.report import evaluation
 
+ARGUMENTS = "arguments.json"
 # Axes of the grid with a command-line option of their own; all others are options of training.
 _OWN = {"train": "--train", "infer": "--infer", "data": "--data"}
 
@@ -107,18 +109,25 @@ def sweep(
         tell: is told how it goes.
     """
     every = list(points(axes, seeds))
+    compiled = compile_source(read_source(spec))
+    trusted = imported_packages(compiled.graph)
     rooted = [] if root is None else ["--root", str(root)]
 
     def one(point: Point) -> dict[str, Any]:
         folder = out / point.folder
-        if not is_finished(folder):
-            command = [sys.executable, "-m", "energyml.cli", "train", str(spec), "--out", str(folder), "--resume",
-                       "--quiet", "--threads", "1", *rooted, *point.arguments(), *more]  # fmt: skip
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                return {"values": dict(point.values), "seed": point.seed, "error": done.stderr.strip()}
-        state = read_checkpoint(folder / LAST).state
-        found = evaluation(folder, root=root, split=split, metrics=metrics)
+        arguments = [*point.arguments(), *more]
+        try:
+            if not is_finished(folder, arguments, compiled.source.text):
+                command = [sys.executable, "-m", "energyml.cli", "train", str(spec), "--out", str(folder), "--resume",
+                           "--quiet", "--threads", "1", *rooted, *arguments]  # fmt: skip
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise EnergyError(done.stderr.strip() or f"training ended with code {done.returncode}")
+                write_whole(folder / ARGUMENTS, json.dumps(arguments).encode())
+            state = read_checkpoint(folder / LAST).state
+            found = evaluation(folder, root=root, split=split, metrics=metrics, allow=tuple(trusted))
+        except EnergyError as problem:
+            return {"values": dict(point.values), "seed": point.seed, "error": str(problem)}
         return {
             "values": dict(point.values), "seed": point.seed, "epochs": len(state["history"]),
             "minutes": round(state["elapsed"] / 60, 3), "metrics": found.values,
@@ -128,19 +137,29 @@ def sweep(
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         for point, record in zip(every, pool.map(one, every), strict=True):
             records.append(record)
-            what = record["error"].splitlines()[-1] if "error" in record else _shown(record["metrics"])
+            what = record["error"].splitlines()[0] if "error" in record else _shown(record["metrics"])
             tell(f"[{len(records)}/{len(every)}] {point.title}, seed {point.seed}: {what}")
             out.mkdir(parents=True, exist_ok=True)
             write_whole(out / "runs.jsonl", "".join(f"{json.dumps(one)}\n" for one in records).encode())
     return records
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether a run in a folder came to its end."""
+def is_finished(folder: Path, arguments: Sequence[str], spec: str) -> bool:
+    """Whether a run in a folder came to its end; one of another spec or other arguments is refused, not shown."""
     try:
-        return bool(read_checkpoint(folder / LAST).state["finished"])
+        state = read_checkpoint(folder / LAST).state
     except CheckpointError:
         return False
+    if not state["finished"]:
+        return False
+    try:
+        made = json.loads((folder / ARGUMENTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # killed after its last checkpoint: training looks at its choices itself
+        return False
+    if made != list(arguments) or state["request"]["spec"]["text"] != spec:
+        what = f"arguments `{' '.join(made)}`" if made != list(arguments) else "another spec"
+        raise EnergyError(f"{folder} holds a run made with {what}; choose another `--out`, or remove it")
+    return True
 
 
 def _shown(metrics: Mapping[str, float]) -> str:

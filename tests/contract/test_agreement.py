@@ -75,7 +75,8 @@ def all_values(case: Case, using: str) -> dict[str, Tensor]:
     posterior = case.infer(using)
     found: dict[str, Tensor] = {}
     asking = {
-        "sample", "log_prob", "max_with_cost", "log_prob_with_cost", "conditionals", "expectation", "cross_entropy", "kl",
+        "sample", "log_prob", "max_with_cost", "log_prob_with_cost", "conditionals", "expectation", "cross_entropy",
+        "kl",
     }  # fmt: skip
     for kind in sorted(exact_queries(using) - asking):
         value = posterior.ask(kind, count=2).value

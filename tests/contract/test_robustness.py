@@ -239,7 +239,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown dim": ({"lengths": {"S": [1, 2]}}, "no dim of the model"),
     "an integer mask": ({"mask": torch.ones(2, 4)}, "must be a bool tensor"),
     "a short mask": ({"mask": torch.ones(2, 3, dtype=torch.bool)}, "has 3 positions along `T`, expected 4"),
-    "a mask for nothing": ({"mask": {"z": torch.ones(2, 4, dtype=torch.bool)}}, "no variable with labels"),
+    "a mask for nothing": ({"mask": {"z": torch.ones(2, 4, dtype=torch.bool)}}, "no variable of the score"),
     "unknown evidence": ({"evidence": {"z": torch.zeros(2, 4)}}, "no input or variable `z`"),
     "evidence out of range": ({"evidence": {"y": torch.full((2, 4), 3)}}, "holds 3 in example 0"),
     "evidence of the wrong shape": (

@@ -284,3 +284,23 @@ def test_draws_follow_the_distribution(using: str) -> None:
     answers = torch.tensor(list(product((0, 1), repeat=4))).reshape(16, 2, 2)
     truth = model.infer(u=u.expand(16, -1, -1, -1), using="enumerate").log_prob(y=answers).exp()
     assert (counts - truth).abs().sum() / 2 < 0.03
+
+
+def test_an_edge_without_an_end_has_no_factor_on_its_other_end() -> None:
+    text = """
+labels Tag = {A, B}
+dim N, E
+input link : edge(N, N)[E]
+input u : real[N, Tag]
+output y : Tag[N]
+param w : real[Tag] = normal(1.0)
+factor own [n in N] (y[n]) = u[n]
+param v : real[a: Tag, b: Tag] = normal(1.0)
+factor near [e = (i, j) in link] (y[j]) = w
+factor both [e = (i, j) in link] (a: y[i], b: y[j]) = v
+"""
+    model = em.compile(text, seed=0).double()
+    link = torch.tensor([[[0, 1], [-1, 2], [1, 2], [2, -1]]])
+    u = torch.zeros(1, 3, 2, dtype=torch.float64)
+    exact, truth = (model.infer(link=link, u=u, using=using) for using in ("exact", "enumerate"))
+    assert torch.allclose(exact.log_partition, truth.log_partition)

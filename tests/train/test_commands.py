@@ -59,12 +59,35 @@ def test_json_lines_and_quiet(tmp_path: Path) -> None:
         (["--infer", "cg"], "cannot serve this model"),
         (["--root", "nowhere"], "train.jsonl"),
         (["--data", "jsonl('missing.jsonl')"], "missing.jsonl"),
+        (["--device", "gpu"], "`--device gpu` cannot be used here; there is cpu"),
+        (["--metric", "nope"], "unknown metric `nope`"),
     ],
 )
 def test_wrong_requests(tmp_path: Path, arguments: list[str], message: str) -> None:
     spec = write_task(tmp_path)
     done = energyml("train", spec, "--out", tmp_path / "run", *arguments)
     assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_run_knows_where_its_data_lay(tmp_path: Path) -> None:
+    """Evaluating and sweeping need no `--root` on the machine that trained."""
+    write_task(tmp_path)
+    done = energyml("sweep", "task.energy", "--out", "sweep", "--epochs", 1, cwd=tmp_path)
+    assert done.returncode == 0 and "as it is" in done.stdout, done.stderr
+    judged = energyml("eval", "sweep/plain/seed0", cwd=tmp_path)
+    assert judged.returncode == 0 and "test: 16 examples" in judged.stdout, judged.stderr
+    other = energyml("sweep", "task.energy", "--out", "sweep", "--epochs", 2, cwd=tmp_path)
+    assert other.returncode == 1 and "holds a run made with arguments `--seed 0 --epochs 1`" in other.stdout
+
+
+def test_going_on_says_what_it_finds(tmp_path: Path) -> None:
+    write_task(tmp_path)
+    arguments = ["train", "task.energy", "--out", "run", "--resume", "--epochs", 1]
+    assert "there is no checkpoint in run yet; a new run begins" in energyml(*arguments, cwd=tmp_path).stdout
+    arguments[1] = "./task.energy"
+    assert "there is nothing left to do" in energyml(*arguments, cwd=tmp_path).stdout
+    other = energyml(*arguments, "--seed", 5, cwd=tmp_path)
+    assert other.returncode == 1 and "run was begun with another seed (it was 0, is 5)" in other.stderr
 
 
 def test_a_sweep_runs_once_and_shows_means(tmp_path: Path) -> None:
@@ -112,3 +135,26 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
         assert torch.allclose(value, two.part("model")[name], atol=2e-5)
     for a, b in zip(one.state["history"], two.state["history"], strict=True):
         assert a["validation.accuracy"] == pytest.approx(b["validation.accuracy"], abs=0.02)
+
+
+def test_two_processes_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    """Dropout in each process: all of their random numbers are kept, and all of them stop at the same step."""
+    spec = write_task(tmp_path, STAGE, count=256)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
+               str(Path(__file__).with_name("stopping.py")), str(spec)]  # fmt: skip
+    for out, stop in (("whole", "0"), ("cut", "11"), ("cut", "0")):
+        done = subprocess.run(
+            [*command, str(tmp_path / out), stop],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        state = read_checkpoint(tmp_path / out / "last.safetensors").state
+        assert state["finished"] == (stop == "0")
+    whole, cut = (read_checkpoint(tmp_path / name / "last.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(value, cut.part("model")[name]) for name, value in whole.part("model").items())
+    assert [one["loss"] for one in whole.state["history"]] == [one["loss"] for one in cut.state["history"]]

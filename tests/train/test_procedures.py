@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,74 @@ def test_a_plateau_lowers_the_rate_and_then_stops() -> None:
     assert steps == [(False, False)] * 3 + [(True, False), (False, False), (True, True)]
     loss = Plateau("loss", False, patience=1, reduce=9, threshold=0.0)
     assert [loss.step(value)[1] for value in (1.0, 0.9, 0.95)] == [False, False, True]
+
+
+def test_a_ratio_needs_both_groups(tmp_path: Path) -> None:
+    """A chain of one cell has no pairs: no ratio, no penalty, and finite gradients."""
+    spec = compiled(tmp_path, f"{STAGE}, balance: offline(alpha: 2.0, regularized: true, weight: 0.5)")
+    model = em.compile(spec.source.text, seed=0).double().eval()
+    balance = make_balance(spec.model.choices.train[0]["balance"], model.graph)
+    env = model.problem(x=torch.randn(2, 4, 4, dtype=torch.float64), lengths=torch.tensor([4, 1])).env
+    ratio, penalty = balance.ratio(env), balance.penalty(env)
+    assert penalty is not None and ratio[0].isfinite() and ratio[1].isnan()
+    assert torch.allclose(penalty, torch.stack([0.5 * (ratio[0] - 2).square(), torch.zeros_like(ratio[1])]))
+    penalty.sum().backward()
+    assert model.W.grad.isfinite().all()
+    done = train(spec, Request(limit=1))
+    assert 0 < done.history[0]["ratio"] < 1e3
+
+
+def test_a_penalty_weighs_the_same_whatever_the_reduction(tmp_path: Path) -> None:
+    from energyml.data.load import load_data
+    from energyml.train.loss import StageLoss
+
+    spec = compiled(tmp_path, f"{STAGE}, balance: offline(alpha: 2.0, regularized: true)")
+    model = em.compile(spec.source.text, seed=0).eval()
+    batch = load_data(spec).train.batch(range(8))
+    [stage] = plan_stages(spec.model.choices.train, model.graph)
+    [plain] = plan_stages(compiled(tmp_path).model.choices.train, model.graph)
+    penalised, none = (make_balance(one["balance"], model.graph) for one in (stage, plain))
+    env = model.problem(lengths=batch.lengths, **batch.inputs).env
+    for reduction in ("cell", "example"):
+        changed = overridden([stage.objective], [f"reduction={reduction}"], spec.model)[0]
+        asked = plan_stages([changed], model.graph)[0]
+        both = [StageLoss(model, asked, balance, None, 1)(batch) for balance in (penalised, none)]
+        assert torch.allclose(both[0] - both[1], penalised.penalty(env).mean(), atol=1e-5)
+
+
+def test_several_outputs_stop_by_their_mean(tmp_path: Path) -> None:
+    from energyml.train.loop import _is_better, _judged
+
+    record = {"loss": 5.0, "validation.f1.y": 0.25, "validation.f1.z": 0.75, "validation.f1x": 9.0}
+    assert _judged(record, "f1") == 0.5
+    assert _judged({"loss": 5.0, "validation.f1": 0.25}, "f1") == 0.25 and _judged({"loss": 5.0}, "f1") == 5.0
+    assert _is_better(0.1, float("nan"), True) and not _is_better(float("nan"), 0.1, True)
+    spec = compiled(tmp_path, f"{STAGE}, stop: plateau(accuracy, patience: 2, reduce: 1)")
+    text = spec.source.text.replace("output y : Tag[T]", "output y : Tag[T]\noutput z : Tag[T]")
+    text = text.replace("infer exact", "factor q[t in T](z[t]) = f(x)[t]\ninfer exact")
+    text = text.replace(", test: 'test.jsonl'", "")
+    lines = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    both = "".join(json.dumps({**one, "z": one["y"]}) + "\n" for one in lines)
+    (tmp_path / "train.jsonl").write_text(both, encoding="utf-8")
+    (tmp_path / "two.energy").write_text(text, encoding="utf-8")
+    done = train(compile_source(read_source(tmp_path / "two.energy")), Request())
+    means = [(one["validation.accuracy.y"] + one["validation.accuracy.z"]) / 2 for one in done.history]
+    assert len(done.history) == 3
+    epochs = 1 + means.index(max(means))
+    kept = train(compile_source(read_source(tmp_path / "two.energy")), Request(changes=(f"epochs={epochs}",)))
+    assert all(torch.equal(one, done.model.state_dict()[name]) for name, one in kept.model.state_dict().items())
+
+
+def test_stages_of_shared_networks(tmp_path: Path) -> None:
+    """The second stage moves what the first one did not; a group without parameters of its own has no stage."""
+    spec = compiled(tmp_path, f"{STAGE}, procedure: staged()")
+    text = spec.source.text.replace(
+        "param W : real[from: Tag, to: Tag] = normal(0.1)\n", "input W : real[from: Tag, to: Tag]\n"
+    )
+    given = em.compile(text).compiled
+    stages = plan_stages(given.model.choices.train, given.graph)
+    assert [stage.title.split(".")[0] for stage in stages] == ["1a", "1c"]
+    assert [stage.only for stage in stages] == [("f",), ()]
 
 
 def test_options_from_outside(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_another_spec_or_other_choices_do_not_continue_a_run(tmp_path: Path) -> 
     run(spec, tmp_path / "run")
     with pytest.raises(EnergyError, match="holds a run already; go on with `--resume`"):
         run(spec, tmp_path / "run")
-    with pytest.raises(EnergyError, match="was begun with another choices"):
+    with pytest.raises(EnergyError, match="was begun with other choices"):
         run(spec, tmp_path / "run", resume=True, changes=("optimizer.lr=0.5",))
     spec.write_text(spec.read_text().replace("hidden: 8", "hidden: 9"))
     with pytest.raises(EnergyError, match="was begun with another spec"):

@@ -1,0 +1,1 @@
+"""Gaussian fields against their peers: see README.md."""

@@ -1,0 +1,86 @@
+"""Tables of the stored results, written into `docs/performance.md` between their markers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.exact.report import FIRST_LOOK, bar_table, short, table
+from benchmarks.gaussian import results
+from benchmarks.gaussian.bars import all_bars, place
+
+START, END = "<!-- measured: gaussian -->", "<!-- end measured: gaussian -->"
+PEERS = ("scipy", "linear_operator", "dense Cholesky", "energyml, solver alone")
+
+Row = dict[str, Any]
+
+
+def speed_table(name: str) -> str:
+    """Milliseconds of ours, and how many times longer each contestant takes, with quartiles."""
+    lines = []
+    for row in results.load(name)["rows"]:
+        known = row["peers"].values()
+        mine = next((one[3] for one in known), None)
+        taken = row["iterations"].get("scipy")
+        cells = [_cell(row, peer) for peer in PEERS]
+        way = row["notes"].get("scipy", "")
+        lines.append([place(row), _method(row), "" if mine is None else short(mine), *cells,
+                      "" if not taken else str(max(taken)), way])  # fmt: skip
+    head = ("field", "method", "ms", *PEERS, "scipy's iterations", "its fastest way")
+    return table(head, lines) if lines else "Not measured."
+
+
+def _method(row: Row) -> str:
+    """What the planner took, or was asked for; only conjugate gradients count iterations."""
+    if "energyml" in row["iterations"]:
+        return "cg"
+    return "Woodbury" if "spectrum" in row else "transforms"
+
+
+def _cell(row: Row, peer: str) -> str:
+    found = row["peers"].get(peer)
+    if found is None:
+        return "" if "written out" in row["refused"].get(peer, "") else row["refused"].get(peer, "")
+    low, middle, high, *_, pairs = found
+    return short(middle) if pairs == 1 else f"{short(middle)} ({short(low)} to {short(high)})"
+
+
+def memory_table() -> str:
+    """Fields beyond inputs and gradients."""
+    lines = [
+        [f"{row['side']}², {row['what']}", row["name"], f"{short(row['megabytes'])} MB", f"{short(row['field'])} MB",
+         short(row["buffers"])] if "buffers" in row else [row["what"], row["name"], row["refused"], "", ""]
+        for row in results.load("memory")["rows"]
+    ]  # fmt: skip
+    head = ("case", "name", "peak above the inputs", "one field", "fields beyond inputs and gradients")
+    return table(head, lines) if lines else "Not measured."
+
+
+def made() -> str:
+    """All sections."""
+    machine = results.load("lowrank")["machine"]
+    versions = ", ".join(f"{name} {one}" for name, one in machine.get("versions", {}).items())
+    return "\n\n".join(
+        [
+            f"`make bench-gaussian`, {machine.get('date')}, {machine.get('processor')}, one thread, "
+            f"Python {machine.get('python')}, {machine.get('clock')} time, {versions}.",
+            *(() if machine.get("clock") == "wall" else (FIRST_LOOK,)),
+            "### Bars of fields\n\n" + bar_table(all_bars()),
+            "### Low-rank fields\n\nTwo labels, float32. `ms` is a compiled spec from inputs to gradients; the other "
+            "columns say how many times longer each takes (medians of alternating pairs, with quartiles). Peers get "
+            "the bounded matrix and do bare solves: scipy makes no gradient of the embeddings.\n\n"
+            + speed_table("lowrank"),
+            "### Grids\n\nWeights between 0 and 2 for each edge, or constant; float32, residual 1e-6.\n\n"
+            + speed_table("grids"),
+            "### Memory of fields\n\nThe peak of a fresh process over forward and backward.\n\n" + memory_table(),
+            "### Condition\n\nTo a relative residual of 1e-6, in float64.\n\n"
+            "![Iterations and time against the condition number](performance-condition.svg)",
+        ]
+    )
+
+
+def write(path: Path) -> None:
+    """Put the tables between their markers."""
+    before, rest = path.read_text(encoding="utf-8").split(START)
+    _, after = rest.split(END)
+    path.write_text(f"{before}{START}\n{made()}\n{END}{after}", encoding="utf-8")
