@@ -9,7 +9,7 @@ import os
 # Tests run side by side, one for each core; threads inside them would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from hypothesis import HealthCheck, settings  # noqa: E402
+from hypothesis import HealthCheck, settings
 
 FUZZ = os.environ.get("ENERGYML_FUZZ")
 

@@ -281,8 +281,8 @@ def tree(b: em.Builder) -> None:
 BUILT: dict[str, Callable[[em.Builder], None]] = {
     make.__name__: make
     for make in (
-        antibodies, chunking, horses, ising, ocr, phonemes, seq2seq_tagger, shapes, skip_chain, spen, tagger, translation,
-        tree,
+        antibodies, chunking, horses, ising, ocr, phonemes, seq2seq_tagger, shapes, skip_chain, spen, tagger,
+        translation, tree,
     )
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ _SMALL = 1e-8
 class Normalised:
     """The factor alpha / |U|, with |U| the mean magnitude of a group's potentials in each example.
 
-    Shevchenko & Osokin 2019, eq. 20.  Differentiated through.  An epsilon keeps it finite where all potentials are zero.
+    Shevchenko & Osokin 2019, eq. 20.  Differentiated through; an epsilon keeps it finite where all potentials are 0.
     """
 
     alpha: float

@@ -99,7 +99,7 @@ KINDS = (
         "data file that cannot be read",
         "`{path}` cannot be read: {problem}",
         help="paths in a `data` line start at the folder of the spec, or at the root that was given "
-        "(`--data`, ENERGYML_DATA); `x` is also looked for as `x.gz`",
+        "(`--root`, ENERGYML_DATA); `x` is also looked for as `x.gz`",
         why="The `data` line names files by paths that start at the spec's own folder, unless another root is given. A "
         "file `x` may also lie there compressed, as `x.gz`.",
         bad=_load(_TAGGER + _CONLL, _file(_SENTENCES, "train.txt")),

@@ -36,6 +36,9 @@ class Balance:
     alpha: float = 1.0
     notes: list[str] = field(default_factory=list)
 
+    def begin(self, gains: Mapping[str, Gain]) -> None:
+        """Called once with the gains that the weights were trained with so far."""
+
     def gains(self) -> dict[str, Gain]:
         """What the terms are multiplied by."""
         return {}
@@ -82,6 +85,12 @@ class Online(Balance):
 
     grid: tuple[float, ...] = ()
     looked_at: int = 2000
+
+    def begin(self, gains: Mapping[str, Gain]) -> None:
+        """Go on from the scale of the stage before, where these terms had one; else from 1."""
+        known = [gains.get(name) for name in self.scale]
+        if isinstance(known[0], float) and all(one == known[0] for one in known):
+            self.alpha = known[0]
 
     def gains(self) -> dict[str, Gain]:
         """The scaled terms, times alpha."""

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from energyml.bind.gains import Gain, Normalised
 from energyml.diagnostics import EnergyError
 
 FORMAT = "energyml checkpoint 1"
@@ -131,10 +132,31 @@ def restore_optimizer(
         optimizer.state[parameter][key] = value
 
 
+# ---------------------------------------------------------------------------------------------------------------- gains
+
+
+def plain_gains(gains: Mapping[str, Gain]) -> dict[str, Any]:
+    """Gains of terms as plain data."""
+    return {
+        name: {"alpha": gain.alpha, "group": list(gain.group)} if isinstance(gain, Normalised) else gain
+        for name, gain in gains.items()
+    }
+
+
+def gains_from(plain: Mapping[str, Any]) -> dict[str, Gain]:
+    """The gains of a checkpoint."""
+    return {
+        name: Normalised(one["alpha"], tuple(one["group"])) if isinstance(one, dict) else float(one)
+        for name, one in plain.items()
+    }
+
+
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "gains_from",
     "optimizer_tensors",
+    "plain_gains",
     "read_checkpoint",
     "restore_optimizer",
     "write_checkpoint",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from energyml.diagnostics import EnergyError, Source
-from energyml.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint, write_whole
+from energyml.train.checkpoint import Checkpoint, gains_from, read_checkpoint, write_checkpoint, write_whole
 
 try:
     import fcntl
@@ -211,7 +211,6 @@ def load_run(path: str | Path, *, allow_import: Sequence[str] = ()) -> tuple[Ene
         allow_import: the packages whose networks the spec inside may import; none unless named here.
     """
     from energyml.driver import bind, compile_source
-    from energyml.train.loop import gains_from
 
     place = checkpoint_path(path)
     checkpoint = read_checkpoint(place)

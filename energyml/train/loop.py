@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from energyml.bind.gains import Gain, Normalised
+from energyml.bind.gains import Gain
 from energyml.cards.card import Selection
 from energyml.data.batches import Batches
 from energyml.data.dataset import Batch, Dataset
 from energyml.diagnostics import EnergyError
 from energyml.train.balance import Balance, make_balance, watched
-from energyml.train.checkpoint import Checkpoint, optimizer_tensors, restore_optimizer
+from energyml.train.checkpoint import Checkpoint, gains_from, optimizer_tensors, plain_gains, restore_optimizer
 from energyml.train.evaluate import decoder_for, default_metrics, evaluate
 from energyml.train.loss import StageLoss, as_arguments
 from energyml.train.plateau import Plateau
@@ -120,6 +120,7 @@ class Trainer:
         self._elapsed = 0.0
         self._running: tuple[Tensor, int] = (torch.zeros((), dtype=torch.float64), 0)
         self._best_gains: dict[str, Gain] = {}
+        self._inherited: dict[str, Gain] = {}
 
     # ------------------------------------------------------------------------------------------------------- running
 
@@ -141,6 +142,9 @@ class Trainer:
             self.train, int(stage["batch"]), seed=seed + 1000 * self.number, rank=settings.rank, world=settings.world
         )
         balance = make_balance(None if stage.without else stage["balance"], self.model.graph)
+        # zeros are the terms that a stage leaves out: they end with it
+        self._inherited = {name: gain for name, gain in self.model.gains.items() if gain != 0.0}
+        balance.begin(self._inherited)
         moving = self._moving(stage)
         optimizer = make_optimizer(stage["optimizer"], list(moving.values()))
         plateau = self._plateau(stage)
@@ -265,8 +269,9 @@ class Trainer:
         return stage["infer"] or self.settings.infer
 
     def _set_gains(self, stage: Stage, balance: Balance) -> None:
+        """What the balance asks for; a stage that names none keeps the gains that its weights were trained with."""
         self.model.gains.clear()
-        self.model.gains.update(balance.gains())
+        self.model.gains.update(balance.gains() if stage["balance"] is not None else self._inherited)
         self.model.gains.update(dict.fromkeys(stage.without, 0.0))
 
     def _loss_module(self, stage: Stage, balance: Balance) -> nn.Module:
@@ -372,7 +377,7 @@ class Trainer:
         tensors = {f"model.{name}": one for name, one in self.model.state_dict().items()}
         plain: dict[str, Any] = {
             "number": self.number, "history": self.history, "best": self.best, "finished": self.finished,
-            "gains": {name: _plain_gain(gain) for name, gain in self.model.gains.items()},
+            "gains": plain_gains(self.model.gains),
             "elapsed": self._elapsed + time.monotonic() - self._started,
         }  # fmt: skip
         if state is not None:
@@ -386,7 +391,7 @@ class Trainer:
                 "batches": state.batches.state_dict(), "balance": state.balance.state(), "optimizer": numbers,
                 "plateau": state.plateau.state(), "stopped": state.stopped,
                 "running": [[float(one) for one in running], self._running[1]],
-                "best_gains": {name: _plain_gain(gain) for name, gain in self._best_gains.items()},
+                "best_gains": plain_gains(self._best_gains),
             }  # fmt: skip
         self.save(Checkpoint(tensors, plain), best)
 
@@ -401,7 +406,7 @@ class Trainer:
         """Go on where a checkpoint was written: the same batches, the same random numbers, the same weights."""
         self.model.load_state_dict(checkpoint.part("model"))
         self.model.gains.clear()
-        self.model.gains.update({name: _gain(one) for name, one in checkpoint.state["gains"].items()})
+        self.model.gains.update(gains_from(checkpoint.state["gains"]))
         self.number = int(checkpoint.state["number"])
         self.history = list(checkpoint.state["history"])
         self.best = checkpoint.state["best"]
@@ -425,7 +430,7 @@ class Trainer:
         for key, value in state["plateau"].items():
             setattr(plateau, key, value)
         self._best_weights = checkpoint.part("best") or None
-        self._best_gains = {name: _gain(one) for name, one in state["best_gains"].items()}
+        self._best_gains = gains_from(state["best_gains"])
         rank = self.settings.rank
         totals, seen = state["running"]
         known = totals if isinstance(totals, list) else [totals]
@@ -483,17 +488,4 @@ def _random(kind: str, rank: int) -> str:
     return f"random.{kind}" if rank == 0 else f"random.{kind}.{rank}"
 
 
-def _plain_gain(gain: Gain) -> Any:
-    return {"alpha": gain.alpha, "group": list(gain.group)} if isinstance(gain, Normalised) else gain
-
-
-def _gain(plain: Any) -> Gain:
-    return Normalised(plain["alpha"], tuple(plain["group"])) if isinstance(plain, dict) else float(plain)
-
-
-def gains_from(plain: Mapping[str, Any]) -> dict[str, Gain]:
-    """The gains of a checkpoint."""
-    return {name: _gain(one) for name, one in plain.items()}
-
-
-__all__ = ["Interrupted", "NotFinite", "Progress", "Settings", "Trainer", "gains_from", "make_optimizer"]
+__all__ = ["Interrupted", "NotFinite", "Progress", "Settings", "Trainer", "make_optimizer"]

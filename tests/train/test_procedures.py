@@ -163,6 +163,38 @@ def test_a_plateau_lowers_the_rate_and_then_stops() -> None:
     assert [loss.step(value)[1] for value in (1.0, 0.9, 0.95)] == [False, False, True]
 
 
+@pytest.mark.parametrize("higher", [True, False])
+def test_the_rate_falls_when_torch_lowers_it(higher: bool) -> None:
+    """Appendix B uses ReduceLROnPlateau, with an absolute threshold."""
+    values = torch.randint(0, 12, (60,), generator=torch.Generator().manual_seed(3)).double().div(2000).tolist()
+    values[7] = float("nan")
+    plateau = Plateau("accuracy", higher, patience=10**9, reduce=2, threshold=1e-3)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    peer = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, "max" if higher else "min", patience=2, threshold=1e-3, threshold_mode="abs", eps=0.0
+    )
+    rate = 1.0
+    for value in values:
+        peer.step(value)
+        rate *= 0.1 if plateau.step(value)[0] else 1.0
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+    assert rate < 1e-6
+
+
+@pytest.mark.parametrize("second", [STAGE, f"{STAGE}, balance: online(subset: 30)"])
+def test_the_next_stage_goes_on_with_the_scale(tmp_path: Path, second: str) -> None:
+    first = f"{STAGE}, balance: online(subset: 30)"
+    spec = compiled(tmp_path, f"{first} }} then nll {{ {second}, only: W")
+    alone = train(compiled(tmp_path, first), Request())
+    both = train(spec, Request(changes=("2.epochs=1", "2.optimizer.lr=1e-12")))
+    chosen = alone.model.gains["y.unary"]
+    assert chosen != 1.0
+    if second == STAGE:
+        assert both.model.gains == {"y.unary": chosen}
+    wanted = max(one["validation.accuracy"] for one in alone.history)
+    assert both.history[-1]["validation.accuracy"] == pytest.approx(wanted, abs=0.1)
+
+
 def test_a_ratio_needs_both_groups(tmp_path: Path) -> None:
     """A chain of one cell has no pairs: no ratio, no penalty, and finite gradients."""
     spec = compiled(tmp_path, f"{STAGE}, balance: offline(alpha: 2.0, regularized: true, weight: 0.5)")
