@@ -33,7 +33,8 @@ def log_partition(scores: Tensor, steps: Tensor, exists: Tensor | None) -> Tenso
     if size == 0:
         return scores.sum((1, 2)).to(dtype)
     if size == 1:
-        total = tracked_logsumexp(scores[:, 0].to(torch.promote_types(dtype, torch.float32)), 1)
+        only = cleared(scores, exists)[:, 0]  # what padding holds has no gradient
+        total = tracked_logsumexp(only.to(torch.promote_types(dtype, torch.float32)), 1)
         return (total if exists is None else torch.where(exists[:, 0], total, 0)).to(dtype)
     if torch.compiler.is_compiling():
         return taped_log_partition(scores, steps, exists).to(dtype)

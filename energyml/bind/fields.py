@@ -18,7 +18,7 @@ from torch import Tensor
 from energyml.bind.batch import Batch
 from energyml.bind.bound import BoundTerm, Labels
 from energyml.bind.gains import Normalised
-from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil, Vectors, gram
+from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil, Vectors, with_gram
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
 from energyml.bind.whole import expanded
 from energyml.diagnostics import EnergyError
@@ -168,7 +168,7 @@ class QuadraticTerm(BoundTerm):
         strength = vectors.new_full((1,), self._gain(env))
         products: Tensor | None = None
         if self.bounded and form.sizes.channels > 1:
-            products = gram(vectors)
+            vectors, products = with_gram(vectors)
             strength = strength / (1 + strength * largest(products) / (share * _positive(form.ridge)))
         return replace(form, vectors=(*form.vectors, Vectors(vectors, strength, 0.0, 1.0, products)))
 

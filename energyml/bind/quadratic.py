@@ -384,25 +384,34 @@ def _plus(total: Tensor | None, more: Tensor) -> Tensor:
     return more if total is None else total + more
 
 
-class _Gram(Function):
-    """A Aᵀ of vectors [B, K, N]; its gradient is one product instead of two."""
+class _WithGram(Function):
+    """Vectors [B, K, N] as they are, and A Aᵀ; the gradients of both are added up by the product that makes one."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(values)
-        return values @ values.transpose(1, 2)
+        ctx.set_materialize_grads(False)
+        return values.view_as(values), values @ values.transpose(1, 2)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (values,) = ctx.saved_tensors
-        found: Tensor = (grads[0] + grads[0].transpose(1, 2)) @ values
+    def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
+        (values,), (direct, products) = ctx.saved_tensors, grads
+        if products is None:
+            return direct
+        both = products + products.transpose(1, 2)
+        found: Tensor = both @ values if direct is None else torch.baddbmm(direct, both, values)
         return found
+
+
+def with_gram(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors [B or 1, K, N], and [B or 1, K, K] their products with each other; O(N K²)."""
+    vectors, products = _WithGram.apply(values)  # type: ignore[no-untyped-call]
+    return vectors, products
 
 
 def gram(values: Tensor) -> Tensor:
     """[B or 1, K, K]: the products of vectors [B or 1, K, N] with each other; O(N K²)."""
-    found: Tensor = _Gram.apply(values)  # type: ignore[no-untyped-call]
-    return found
+    return with_gram(values)[1]
 
 
 def times(x: Tensor, matrix: Tensor) -> Tensor:
@@ -413,4 +422,4 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
     return x @ matrix
 
 
-__all__ = ["Links", "QuadraticForm", "Sizes", "Stencil", "Vectors", "gram", "times"]
+__all__ = ["Links", "QuadraticForm", "Sizes", "Stencil", "Vectors", "gram", "times", "with_gram"]
