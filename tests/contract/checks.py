@@ -84,16 +84,18 @@ class Question:
             np.testing.assert_allclose(have, want, atol=10 * self.probability_error, rtol=1e-5)
 
     def distributions(self, found: Tensor, wanted: Any, axes: int) -> None:
-        """Probabilities over the last axes; whatever their quality, they add up to 1 where there is an answer."""
+        """Probabilities over the last axes.
+
+        Exact ones equal the wanted ones, which need not add up to 1 where the length is part of the answer; all others
+        add up to 1 where there is an answer.
+        """
         self.probabilities(found, wanted)
-        have, want = (one.sum(tuple(range(-axes, 0))) for one in (values(found), np.asarray(wanted)))
         assert (values(found) >= 0).all(), "negative probabilities"
+        if self.quality is Quality.EXACT:
+            return
+        have, want = (one.sum(tuple(range(-axes, 0))) for one in (values(found), np.asarray(wanted)))
         known = want > 0.5
-        # each probability may be off by what scores of this magnitude allow
-        error = max(
-            1e-4 if self.case.dtype == torch.float32 else 1e-9,
-            10 * self.probability_error * int(np.prod(found.shape[found.dim() - axes :])),
-        )
+        error = 1e-4 if self.case.dtype == torch.float32 else 1e-9
         np.testing.assert_allclose(have[known], 1, atol=error)
         assert (np.minimum(abs(have), abs(have - 1))[~known] <= error).all(), "neither 0 nor 1 as a sum"
 
