@@ -94,7 +94,7 @@ def test_labels_of_a_network_have_to_be_given() -> None:
 
 
 def test_a_missing_file() -> None:
-    check(refusal(TAGGER, CONLL, {}), "E0801", "`t` cannot be read", "data conll('t'", "--data")
+    check(refusal(TAGGER, CONLL, {}), "E0801", "`t` cannot be read", "data conll('t'", "--root")
     with pytest.raises(DataError, match=r"no_such_folder.t` cannot be read"):
         load_data(Source("s", f"{TAGGER}data {CONLL}\n"), root="no_such_folder")
 
