@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from energyml.backends.expectations import comparable, cross_entropy, expected, 
 from energyml.backends.logspace import difference
 from energyml.bind.terms import TableTerm
 from energyml.queries import Query
+from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
 
 
@@ -33,7 +33,7 @@ class GraphSession(Session):
         self.variables = sources.variables
         self.latent = [v.name for v in self.graph.discrete if v.kind == "latent"]
         self.outputs = [name for name in self.variables if name not in self.latent]
-        self._remembered: dict[tuple[str, bool], Any] = {}
+        self._once = Remembered().once
 
     def ask(self, query: Query) -> Result:
         """Answer any query of the card."""
@@ -48,15 +48,6 @@ class GraphSession(Session):
         """The terms' tables."""
         found: list[Tensor] = self._once("tables", lambda: [self.table_of(term) for term in self.terms])
         return list(found)
-
-    def _once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """A value that is computed once; one made without gradients serves only where none are wanted."""
-        wanted = torch.is_grad_enabled()
-        for known in (True,) if wanted else (True, False):
-            if (name, known) in self._remembered:
-                return self._remembered[name, known]
-        value = self._remembered[name, wanted] = compute()
-        return value
 
     def table_of(self, term: TableTerm) -> Tensor:
         """A term's table, with zeros for elements that a structure of padded sizes has too many."""

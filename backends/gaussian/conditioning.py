@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +10,7 @@ from torch import Tensor
 from energyml.backend import QueryRefused
 from energyml.backends.gaussian.dense import written_out
 from energyml.bind.quadratic import QuadraticForm, Sizes
+from energyml.remembered import Remembered
 
 # Evidence about single channels of a position mixes with their couplings; it is served by writing the matrix out.
 LARGEST_MIXED = 4096
@@ -28,6 +27,7 @@ class Conditioned:
         observed: [B, M, N], the observed values, zero elsewhere.
         count: [B], how many cells are free.
         shape: the sizes of the field; those of the form may be others.
+        kept: what was computed from it.
     """
 
     form: QuadraticForm
@@ -36,16 +36,7 @@ class Conditioned:
     observed: Tensor
     count: Tensor
     shape: Sizes
-    _cache: dict[tuple[str, bool], Any] = field(default_factory=dict, repr=False)
-
-    def remembered(self, name: str, make: Callable[[], Any]) -> Any:
-        """What is computed once; what was computed without gradients serves only without them."""
-        tracked = torch.is_grad_enabled()
-        for known in (True,) if tracked else (True, False):
-            if (name, known) in self._cache:
-                return self._cache[name, known]
-        self._cache[name, tracked] = found = make()
-        return found
+    kept: Remembered = field(default_factory=Remembered, repr=False)
 
     @property
     def has_free(self) -> bool:

@@ -25,6 +25,7 @@ from energyml.model.declared import Variable
 from energyml.plan.elimination import human_bytes
 from energyml.plan.fields import MOST_OPERATIONS, direct
 from energyml.queries import Query
+from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Failed, Result, Status
 
 LOG_2_PI = math.log(2 * math.pi)
@@ -39,26 +40,17 @@ class Field:
         self.variable, self.problem, self.policy = variable, problem, policy
         self.linear, self.quadratic = linear, quadratic
         self.layout: FieldLayout = quadratic.layout
+        self._kept = Remembered()
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
         """The sizes of the field's axes."""
         return self.quadratic.axis_sizes(self.problem.env.batch)
 
-    def _tracked(self, name: str, make: Callable[[], Any]) -> Any:
-        """What is computed once; what was computed without gradients serves only without them."""
-        tracked = torch.is_grad_enabled()
-        cache: dict[tuple[str, bool], Any] = self.__dict__.setdefault("_cache", {})
-        for known in (True,) if tracked else (True, False):
-            if (name, known) in cache:
-                return cache[name, known]
-        cache[name, tracked] = found = make()
-        return found
-
     @property
     def form(self) -> QuadraticForm:
         """The precision matrix of all cells."""
-        form: QuadraticForm = self._tracked("form", lambda: self.quadratic.form(self.problem.env))
+        form: QuadraticForm = self._kept.once("form", lambda: self.quadratic.form(self.problem.env))
         return form
 
     def to_cells(self, values: Tensor) -> Tensor:
@@ -72,7 +64,7 @@ class Field:
     @property
     def system(self) -> Conditioned:
         """The field given the evidence."""
-        made: Conditioned = self._tracked("system", lambda: self.given(self.problem.evidence.observed))
+        made: Conditioned = self._kept.once("system", lambda: self.given(self.problem.evidence.observed))
         return made
 
     def given(self, observed: Any) -> Conditioned:
@@ -90,7 +82,7 @@ class Field:
 
     def methods(self, system: Conditioned) -> Methods:
         """The methods for a system."""
-        made: Methods = system.remembered("methods", lambda: Methods(self.variable.name, system.form, self.policy))
+        made: Methods = system.kept.once("methods", lambda: Methods(self.variable.name, system.form, self.policy))
         return made
 
     def solution(self, system: Conditioned) -> tuple[Tensor, Outcome]:
@@ -105,7 +97,7 @@ class Field:
                 start = system.inside(self.to_cells(start.detach()).reshape(system.form.sizes))
             return solved(methods.solver(choice, attached=False), system.form, system.rhs, start)
 
-        found: tuple[Tensor, Outcome] = system.remembered("solution", make)
+        found: tuple[Tensor, Outcome] = system.kept.once("solution", make)
         return found
 
     def exact_solver(self, system: Conditioned, query: str) -> Solver:
@@ -136,7 +128,7 @@ class Field:
             value, error = solver.log_determinant()
             return value, error, replace(solver.outcome, answer=value)
 
-        found: tuple[Tensor, Tensor | None, Outcome] = system.remembered("determinant", make)
+        found: tuple[Tensor, Tensor | None, Outcome] = system.kept.once("determinant", make)
         return found
 
     def log_partition(self, system: Conditioned) -> tuple[Tensor, Tensor | None, list[Outcome]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from energyml.backends.variational.factors import FactorGraph, Grounder, Potenti
 from energyml.backends.variational.schedule import Schedule, take
 from energyml.bind.terms import TableTerm
 from energyml.queries import Query
+from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result, Status
 
 # Sweeps of the product that bounds the score of an answer whose latents are summed out.
@@ -57,7 +57,7 @@ class VariationalSession(Session):
         self.problem, self.grounder, self.name = problem, grounder, name
         self.terms = [term for term in problem.terms if isinstance(term, TableTerm)]
         self.latent = {v.name for v in problem.graph.discrete if v.kind == "latent"}
-        self._remembered: dict[tuple[str, bool], Any] = {}
+        self.once = Remembered().once
 
     @cached_property
     def graph(self) -> FactorGraph:
@@ -79,15 +79,6 @@ class VariationalSession(Session):
     @abstractmethod
     def statistics(self, query: Query) -> Mapping[str, float]:
         """Sweeps and changes."""
-
-    def once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """A value that is computed once; one made without gradients serves only where none are wanted."""
-        wanted = torch.is_grad_enabled()
-        for known in (True,) if wanted else (True, False):
-            if (name, known) in self._remembered:
-                return self._remembered[name, known]
-        value = self._remembered[name, wanted] = compute()
-        return value
 
     def schedule(self, order: str) -> Schedule:
         """The steps of an order of updates; kept with the structure."""

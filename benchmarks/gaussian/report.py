@@ -62,7 +62,7 @@ def made() -> str:
     versions = ", ".join(f"{name} {one}" for name, one in machine.get("versions", {}).items())
     return "\n\n".join(
         [
-            f"`make bench-gaussian`, {machine.get('date')}, {machine.get('processor')}, one thread, "
+            f"`benchmarks.gaussian.run` (see above), {machine.get('date')}, {machine.get('processor')}, one thread, "
             f"Python {machine.get('python')}, {machine.get('clock')} time, {versions}.",
             *(() if machine.get("clock") == "wall" else (FIRST_LOOK,)),
             "### Bars of fields\n\n" + bar_table(all_bars()),
