@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -226,11 +228,16 @@ def processes(device: str) -> Iterator[tuple[int, int, torch.device]]:
     own = torch.device(device if not accelerated or ":" in device else f"cuda:{local}")
     began = not dist.is_initialized()
     if began:
+        # Its functions keep the group of the moment as a default argument; imported later (DistributedDataParallel
+        # does), they would keep this group and its threads beyond the interpreter's end, which aborts.
+        importlib.import_module("torch.distributed.nn")
+
         dist.init_process_group("nccl" if accelerated else "gloo")
     try:
         yield rank, world, own
     finally:
         if began:
+            gc.collect()  # modules that were trained in parallel hold the group, and are cycles
             dist.destroy_process_group()
 
 

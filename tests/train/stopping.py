@@ -27,6 +27,8 @@ def main(spec: str, out: str, count: int) -> None:
     loss.StageLoss.forward = counting  # type: ignore[assignment, method-assign]
     found = train(compile_source(read_source(spec)), Request(out=Path(out), resume=True))
     assert found.interrupted == (count > 0)
+    left = [one.read_text().strip() for one in Path("/proc/self/task").glob("*/comm")]
+    assert not [name for name in left if "gloo" in name], f"threads of the group live on: {left}"
 
 
 if __name__ == "__main__":
