@@ -103,15 +103,14 @@ class ChainSession(Session):
         return {self.variable: unary if along.rank is None else along.spread(unary, 0.0)}  # 0 beyond each chain already
 
     def _moments(self, pairs: bool) -> tuple[Tensor, Tensor]:
-        """Marginals of cells and pairs as gradients of the log-partition; differentiable where the scores are."""
+        """Marginals of cells and pairs, by the engine or as gradients of the log-partition; differentiable."""
         potentials = self.potentials
         if potentials.unary.shape[1] == 0:
             return potentials.unary, potentials.pair  # no cells: nothing to differentiate, and nothing in the answer
-        tracked = torch.is_grad_enabled() and (potentials.scores.requires_grad or potentials.steps.requires_grad)
-        if not tracked:
-            direct = self.engine.marginals(potentials, pairs)
-            if direct is not None:
-                return direct[0], potentials.pair if direct[1] is None else direct[1]
+        direct = self.engine.marginals(potentials, pairs)
+        if direct is not None:
+            return direct[0], potentials.pair if direct[1] is None else direct[1]
+        tracked = potentials.tracked
         with torch.inference_mode(False), torch.enable_grad():
             unary = _leaf(potentials.unary, tracked)
             steps = potentials.pair if pairs else potentials.steps

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from energyml.backends.exact.potentials import Potentials
@@ -32,7 +31,7 @@ class Engine:
     Attributes:
         log_partition: [B], differentiable twice.
         best: the best answer as labels [B, 1, T] and its score [B, 1], -1 and -inf where there is none.
-        marginals: those of cells [B, T, C] and, when asked for, of steps [B, T-1, C, C], without gradients; `None`
+        marginals: those of cells [B, T, C] and, when asked for, of steps [B, T-1, C, C], differentiable twice; `None`
             where the log-partition has to be differentiated for them.
         likelihood: [B] the log-probability of labels [B, T] of all cells, differentiable twice; `None` where it takes
             two log-partitions, as for labels of only some cells.
@@ -64,9 +63,15 @@ def _native_log_partition(potentials: Potentials) -> Tensor:
     return native.log_partition(potentials.scores, potentials.steps, potentials.count)
 
 
-def _native_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None]:
+def _native_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None] | None:
     _demand(potentials)
-    return native.marginals(potentials.scores, potentials.steps, potentials.count, pairs)[:2]
+    if potentials.tracked:
+        return native.tracked_marginals(potentials.scores, potentials.steps, potentials.count)
+    return native.marginals(potentials.scores, potentials.steps, potentials.count, pairs)
+
+
+def _torch_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None] | None:
+    return None if potentials.tracked else chain_marginals(potentials, pairs)
 
 
 def _native_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
@@ -77,7 +82,7 @@ def _native_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
 def _native_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
     _demand(potentials)
     labels, score = native.viterbi(potentials.scores, potentials.steps, potentials.count)
-    if torch.is_grad_enabled() and (potentials.scores.requires_grad or potentials.steps.requires_grad):
+    if potentials.tracked:
         return chain_answers(potentials, labels.unsqueeze(1), score.unsqueeze(1))
     return labels.unsqueeze(1), score.unsqueeze(1)
 
@@ -90,8 +95,8 @@ def _auto_log_partition(potentials: Potentials) -> Tensor:
     return _native_log_partition(potentials) if _applies(potentials) else chain_log_partition(potentials)
 
 
-def _auto_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None]:
-    return _native_marginals(potentials, pairs) if _applies(potentials) else chain_marginals(potentials, pairs)
+def _auto_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None] | None:
+    return _native_marginals(potentials, pairs) if _applies(potentials) else _torch_marginals(potentials, pairs)
 
 
 def _auto_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
@@ -105,6 +110,6 @@ def _auto_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
 ENGINES: dict[str, Engine] = {
     "auto": Engine(_auto_log_partition, _auto_best, _auto_marginals, _auto_likelihood),
     "native": Engine(_native_log_partition, _native_best, _native_marginals, _native_likelihood),
-    "torch": Engine(chain_log_partition, _torch_best, chain_marginals, chain_likelihood),
+    "torch": Engine(chain_log_partition, _torch_best, _torch_marginals, chain_likelihood),
     "torch_struct": Engine(struct_log_partition, _torch_best),
 }

@@ -32,6 +32,11 @@ class Potentials:
         """[C, C]: the pair scores, when every step of every chain has the same."""
         return self.steps.flatten(0, 2) if self.steps.shape[:2] == (1, 1) else None
 
+    @property
+    def tracked(self) -> bool:
+        """Whether gradients are wanted."""
+        return torch.is_grad_enabled() and (self.scores.requires_grad or self.steps.requires_grad)
+
     # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
     @property
     def exists(self) -> Tensor | None:

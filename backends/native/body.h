@@ -6,3 +6,4 @@
 #include "extended.h"
 #include "viterbi.h"
 #include "driver.h"
+#include "covariance.h"

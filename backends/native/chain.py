@@ -21,6 +21,9 @@ from energyml.backends.native import kernels
 # of a cell counts as forty (measured by benchmarks/exact).
 WORTH_A_THREAD = 1_000_000
 
+# Marginals of steps that are kept for a gradient: 256 MB in float32.
+LARGEST = 2**26
+
 _FORWARD, _BACKWARD, _BOTH = range(3)
 _LANES = {torch.float32: 8, torch.float64: 4}
 
@@ -72,15 +75,25 @@ def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Te
     return run.likelihood(gold)
 
 
-def marginals(
-    unary: Tensor, pair: Tensor, count: Tensor | None, pairs: bool = False
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Marginals of cells [B, T, C] and, when asked, of steps [B, T-1, C, C], and the log-partition [B].
+def marginals(unary: Tensor, pair: Tensor, count: Tensor | None, pairs: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Marginals of cells [B, T, C] and, when asked, of steps [B, T-1, C, C], without gradients.
 
-    One call without a tape: not differentiable.  All zeros where nothing exists and where a chain has no answer.
-    Arguments and cost as for `log_partition`.
+    All zeros where nothing exists and where a chain has no answer.  Arguments and cost as for `log_partition`.
     """
     return _Run(unary.detach(), pair.detach(), count).both(pairs)
+
+
+def tracked_marginals(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """As `marginals` of cells and steps, differentiable twice; the second derivative goes through the torch recursion.
+
+    `None` where the gradient would need more than `LARGEST` marginals of steps at once.
+    """
+    batch, size, labels = unary.shape
+    if batch * size * labels**2 > LARGEST:
+        return None
+    run = _Run(unary.detach(), pair.detach(), count)
+    found: tuple[Tensor, Tensor] = _Moments.apply(unary, pair, run)  # type: ignore[no-untyped-call]
+    return found
 
 
 def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -141,19 +154,18 @@ class _Run:
         )  # fmt: skip
         return by_unary, by_pair
 
-    def both(self, pairs: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Marginals of cells and of steps, and log-partitions."""
+    def both(self, pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Marginals of cells and of steps; fills the log-partitions."""
         assert kernels is not None
         batch, size, labels = self.unary.shape
-        value = self.unary.new_empty(batch)
         by_unary = torch.empty_like(self.unary)
         by_pair = self.unary.new_empty(batch, max(0, size - 1), labels, labels) if pairs else None
         cells = labels * labels
         kernels.chain_run(
-            *self.chain, value.data_ptr(), self.state.data_ptr(), 0, 0, by_unary.data_ptr(),
+            *self.chain, 0, self.state.data_ptr(), 0, 0, by_unary.data_ptr(),
             0 if by_pair is None else by_pair.data_ptr(), (size - 1) * cells, cells, 0, 0, _BOTH, self.threads,
         )  # fmt: skip
-        return by_unary, by_pair, value
+        return by_unary, by_pair
 
     def slopes(self, gold: _Gold, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
         """Gradients of the weighted sum of log-likelihoods, in one call; fills the log-partitions."""
@@ -168,6 +180,20 @@ class _Run:
         kernels.chain_counts(
             *self.chain, gold.labels.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(), address
         )
+        return by_unary, by_pair
+
+    def covariances(
+        self, cells: Tensor, steps: Tensor, by_cells: Tensor | None, by_steps: Tensor | None, pairs: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients by unary and pair scores of a function of the marginals, given its gradients by these."""
+        assert kernels is not None
+        by_unary = torch.empty_like(self.unary)
+        by_pair = torch.empty_like(self.pair) if pairs else None
+        given = [None if one is None else one.contiguous() for one in (by_cells, by_steps)]
+        kernels.chain_covariances(
+            *self.chain, *(0 if one is None else one.data_ptr() for one in (cells, steps, *given, by_unary, by_pair)),
+            self.threads,
+        )  # fmt: skip
         return by_unary, by_pair
 
     def best(self) -> tuple[Tensor, Tensor]:
@@ -219,6 +245,27 @@ class _LogPartition(torch.autograd.Function):
             run.forward(kept)
         ctx.kept = None
         by_unary, by_pair = run.backward(kept, gradients[0], ctx.needs_input_grad[1])
+        return by_unary if ctx.needs_input_grad[0] else None, by_pair, None
+
+
+class _Moments(torch.autograd.Function):
+    """Marginals of cells and of steps; their derivatives are covariances, which two recursions give."""
+
+    @staticmethod
+    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run) -> tuple[Tensor, Tensor]:
+        cells, steps = run.both(pairs=True)
+        assert steps is not None
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(unary, pair, cells, steps)
+        ctx.run = run
+        return cells, steps
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        unary, pair, cells, steps = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_differentiable_covariances(unary, pair, ctx.run.lengths, gradients), None
+        by_unary, by_pair = ctx.run.covariances(cells, steps, *gradients, ctx.needs_input_grad[1])
         return by_unary if ctx.needs_input_grad[0] else None, by_pair, None
 
 
@@ -274,6 +321,24 @@ def _differentiable(
         total = score.masked_fill(score.isneginf(), 0) - total
     wanted = [one for one in (unary, pair) if one.requires_grad]
     found = iter(torch.autograd.grad((total * weight).sum(), wanted, create_graph=True, materialize_grads=True))
+    first = next(found) if unary.requires_grad else None
+    return first, next(found) if pair.requires_grad else None
+
+
+def _differentiable_covariances(
+    unary: Tensor, pair: Tensor, lengths: Tensor | None, gradients: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of a function of the marginals, as functions that can be differentiated again."""
+    batch, size, labels = unary.shape
+    cells = unary if unary.requires_grad else unary.detach().requires_grad_()
+    steps = (pair if pair.dim() > 2 else pair[None, None]).expand(batch, max(0, size - 1), labels, labels)
+    steps = steps if steps.requires_grad else steps.detach().requires_grad_()
+    total = chain_log_partition(Potentials(cells, steps, lengths))
+    total = total.masked_fill(total.isneginf(), 0).sum()
+    moments = torch.autograd.grad(total, (cells, steps), create_graph=True, materialize_grads=True)
+    value = torch.stack([(one * by).sum() for one, by in zip(moments, gradients, strict=True) if by is not None]).sum()
+    wanted = [one for one in (unary, pair) if one.requires_grad]
+    found = iter(torch.autograd.grad(value, wanted, create_graph=True, materialize_grads=True))
     first = next(found) if unary.requires_grad else None
     return first, next(found) if pair.requires_grad else None
 

@@ -9,17 +9,18 @@ namespace energyml {
 template <class In> struct Kernels {
     void (*run)(const Chain<In>&, const Answer<In>&, int passes, int threads);
     void (*best)(const Chain<In>&, int64_t* labels, double* score, int threads);
+    void (*covariances)(const Chain<In>&, const Moments<In>&, const Answer<In>&, int threads);
 };
 
 template <class In> static Kernels<In> chosen() {
 #ifdef RUN_TIME_TARGETS
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd"))
-        return {v4::run<In>, v4::best<In>};
+        return {v4::run<In>, v4::best<In>, v4::covariances<In>};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-        return {v3::run<In>, v3::best<In>};
+        return {v3::run<In>, v3::best<In>, v3::covariances<In>};
 #endif
-    return {plain::run<In>, plain::best<In>};
+    return {plain::run<In>, plain::best<In>, plain::covariances<In>};
 }
 
 template <class In> static const Kernels<In> kernels = chosen<In>();
@@ -97,6 +98,32 @@ static PyObject* chain_best(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Py_RETURN_NONE;
 }
 
+template <class In> static bool covariances(PyObject* const* args) {
+    const Chain<In> chain = chain_of<In>(args);
+    PyObject* const* more = args + CHAIN;
+    const Moments<In> moments{pointer<const In>(more, 0), pointer<const In>(more, 1), pointer<const In>(more, 2), pointer<const In>(more, 3)};
+    const Answer<In> answer{nullptr, nullptr, nullptr, nullptr, 0, pointer<In>(more, 4), pointer<In>(more, 5), chain.pair_example, chain.pair_step, nullptr, nullptr};
+    const int threads = static_cast<int>(whole(more, 6));
+    if (PyErr_Occurred()) return false;
+    bool memory = true;
+    Py_BEGIN_ALLOW_THREADS
+    try {
+        kernels<In>.covariances(chain, moments, answer, threads);
+    } catch (const std::bad_alloc&) {
+        memory = false;
+    }
+    Py_END_ALLOW_THREADS
+    if (!memory) PyErr_NoMemory();
+    return memory;
+}
+
+// chain_covariances(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, cells, steps, v, w, by_unary, by_pair, threads)
+static PyObject* chain_covariances(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, CHAIN + 7)) return nullptr;
+    if (!(whole(args, 0) ? covariances<double>(args) : covariances<float>(args))) return nullptr;
+    Py_RETURN_NONE;
+}
+
 // The scores of given labels; how many of them are -inf, or -1 where a cell has no label.
 template <class In> static long score(const Chain<In>& chain, const int64_t* labels, double* out) {
     long impossible = 0;
@@ -167,6 +194,7 @@ static PyMethodDef methods[] = {
     {"chain_best", FAST(chain_best), METH_FASTCALL, "Best labels and scores of a batch of chains."},
     {"chain_score", FAST(chain_score), METH_FASTCALL, "Scores of given labels."},
     {"chain_counts", FAST(chain_counts), METH_FASTCALL, "Gradients of the scores of given labels, added."},
+    {"chain_covariances", FAST(chain_covariances), METH_FASTCALL, "Gradients of a function of the marginals."},
     {"has_openmp", energyml::has_openmp, METH_NOARGS, "Whether the module was built with OpenMP."},
     {nullptr, nullptr, 0, nullptr}};
 

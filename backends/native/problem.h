@@ -50,6 +50,14 @@ template <class In> struct Answer {
     In weight_of(int64_t b) const { return weight ? weight[b * weight_stride] : static_cast<In>(1); }
 };
 
+// Marginals, and the gradient of a function of them.
+template <class In> struct Moments {
+    const In* cells;  // [B, T, C]: of cells
+    const In* steps;  // [B, T-1, C, C]: of neighbours
+    const In* v;      // [B, T, C]: the gradient by cells, or null: zeros
+    const In* w;      // [B, T-1, C, C]: the gradient by steps, or null: zeros
+};
+
 // Memory that is not cleared, as everything in it is written before it is read.
 template <class T> struct Buffer {
     T* data;
