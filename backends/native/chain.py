@@ -313,16 +313,27 @@ def _differentiable(
     unary: Tensor, pair: Tensor, lengths: Tensor | None, gold: _Gold | None, weight: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients as functions that can be differentiated again, by the torch recursion."""
-    potentials = Potentials(unary, pair if pair.dim() > 2 else pair[None, None], lengths)
+    cells, table = _aliases(unary, pair)
+    potentials = Potentials(cells, table if table.dim() > 2 else table[None, None], lengths)
     total = chain_log_partition(potentials)
     total = total.masked_fill(total.isneginf(), 0)
     if gold is not None:
         score = chain_score(potentials, gold.labels.unsqueeze(1)).squeeze(1)
         total = score.masked_fill(score.isneginf(), 0) - total
-    wanted = [one for one in (unary, pair) if one.requires_grad]
-    found = iter(torch.autograd.grad((total * weight).sum(), wanted, create_graph=True, materialize_grads=True))
-    first = next(found) if unary.requires_grad else None
-    return first, next(found) if pair.requires_grad else None
+    return _slopes((total * weight).sum(), cells, table)
+
+
+def _aliases(unary: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores under other names: the gradient by these leaves out that incoming gradients depend on them too."""
+    return unary.view_as(unary), pair.view_as(pair)
+
+
+def _slopes(value: Tensor, cells: Tensor, table: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of a value by the scores that have one, to be differentiated again."""
+    wanted = [one for one in (cells, table) if one.requires_grad]
+    found = iter(torch.autograd.grad(value, wanted, create_graph=True, materialize_grads=True))
+    first = next(found) if cells.requires_grad else None
+    return first, next(found) if table.requires_grad else None
 
 
 def _differentiable_covariances(
@@ -330,17 +341,15 @@ def _differentiable_covariances(
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of a function of the marginals, as functions that can be differentiated again."""
     batch, size, labels = unary.shape
-    cells = unary if unary.requires_grad else unary.detach().requires_grad_()
-    steps = (pair if pair.dim() > 2 else pair[None, None]).expand(batch, max(0, size - 1), labels, labels)
+    cells, table = _aliases(unary, pair)
+    own = cells if cells.requires_grad else cells.detach().requires_grad_()
+    steps = (table if table.dim() > 2 else table[None, None]).expand(batch, max(0, size - 1), labels, labels)
     steps = steps if steps.requires_grad else steps.detach().requires_grad_()
-    total = chain_log_partition(Potentials(cells, steps, lengths))
+    total = chain_log_partition(Potentials(own, steps, lengths))
     total = total.masked_fill(total.isneginf(), 0).sum()
-    moments = torch.autograd.grad(total, (cells, steps), create_graph=True, materialize_grads=True)
+    moments = torch.autograd.grad(total, (own, steps), create_graph=True, materialize_grads=True)
     value = torch.stack([(one * by).sum() for one, by in zip(moments, gradients, strict=True) if by is not None]).sum()
-    wanted = [one for one in (unary, pair) if one.requires_grad]
-    found = iter(torch.autograd.grad(value, wanted, create_graph=True, materialize_grads=True))
-    first = next(found) if unary.requires_grad else None
-    return first, next(found) if pair.requires_grad else None
+    return _slopes(value, cells, table)
 
 
 def _halves(kept: Tensor | None) -> tuple[int, int]:

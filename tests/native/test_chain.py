@@ -102,6 +102,8 @@ def test_first_and_second_derivatives():
     pair.requires_grad_()
     assert torch.autograd.gradcheck(lambda u, p: native.log_partition(u, p, count), (unary, pair))
     assert torch.autograd.gradgradcheck(lambda u, p: native.log_partition(u, p, count), (unary, pair))
+    # incoming gradients that depend on the scores themselves
+    assert torch.autograd.gradgradcheck(lambda u, p: native.log_partition(u, p, count).square(), (unary, pair))
 
 
 def test_a_second_backward_pass_gives_the_same():
