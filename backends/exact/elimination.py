@@ -401,6 +401,8 @@ class _LogPartition(torch.autograd.Function):
 def _differentiable(
     run: BatchElimination, tables: Tables, wanted: Sequence[bool], weight: Tensor
 ) -> list[Tensor | None]:
+    # Under other names: the gradient by these leaves out that the weight may depend on the tables too.
+    tables = [None if table is None else table.view_as(table) for table in tables]
     total = run._twin(tables)
     weighted = (total.masked_fill(total.isneginf(), 0) * weight).sum()
     leaves = [table for table, one in zip(tables, wanted, strict=True) if one and table is not None]

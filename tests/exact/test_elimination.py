@@ -304,3 +304,20 @@ factor both [e = (i, j) in link] (a: y[i], b: y[j]) = v
     u = torch.zeros(1, 3, 2, dtype=torch.float64)
     exact, truth = (model.infer(link=link, u=u, using=using) for using in ("exact", "enumerate"))
     assert torch.allclose(exact.log_partition, truth.log_partition)
+
+
+def test_second_derivatives_where_the_incoming_gradient_depends_on_the_scores() -> None:
+    model = em.compile(
+        """
+        labels L = {a, b}
+        dim H = 2, W = 2
+        input s : real[H, W, L]
+        output y : L[H, W]
+        param c : real = 0.4
+        factor site [i in H, j in W] (y[i, j]) = s[i, j]
+        factor down [i in H-1, j in W] (y[i, j], y[i+1, j]) = potts(c)
+        factor right [i in H, j in W-1] (y[i, j], y[i, j+1]) = potts(c)
+        """
+    ).double()
+    scores = torch.randn(1, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda s: model.infer(using="exact", s=s).log_partition.square(), (scores,))
