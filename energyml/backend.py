@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from energyml.bind.answers import Answers
 from energyml.bind.batch import Batch
+from energyml.bind.bound import Softened
+from energyml.bind.steps import Steps, why_not_stepwise
 from energyml.bind.tensors import Environment
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
@@ -24,6 +26,7 @@ from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Result
+from energyml.training_state import TrainingState
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Problem:
         evidence: what is known about the answer.
         answers: checks labels that come from outside.
         start: by field: values [B, *axes] from which iterative methods may start.
+        state: where training stands; its end outside of training.
     """
 
     graph: Graph
@@ -77,6 +81,7 @@ class Problem:
     evidence: Evidence
     answers: Answers = field(default=None)  # type: ignore[assignment]
     start: Mapping[str, Tensor] = field(default_factory=dict)
+    state: TrainingState = field(default_factory=TrainingState)
 
     def __post_init__(self) -> None:
         """Checks without a spec at hand still name the declarations."""
@@ -124,6 +129,40 @@ class Problem:
             return torch.zeros(env.batch.size * copies, device=env.batch.device, dtype=env.batch.dtype)
         return total if ended is None else total.masked_fill(~ended, float("-inf"))
 
+    def soft_score(self, answer: Mapping[str, Tensor], copies: int = 1, *, penalty: float | None = None) -> Tensor:
+        """[B * copies]: the total score of relaxed answers; at one-hot vectors it equals `score`.
+
+        Args:
+            answer: by variable: probability vectors [B * copies, *dims, labels], zero vectors where there is no cell.
+            copies: how many answers each example has; those of an example stand together.
+            penalty: what the probability of forbidden joint labels costs; -inf as soon as there is any when `None`.
+        """
+        return self.softened(copies, penalty)(answer)
+
+    def softened(self, copies: int = 1, penalty: float | None = None) -> Softened:
+        """`soft_score` as a function of the answer alone, for iterations: what does not depend on it is made once."""
+        for name in self.ends():
+            if self.env.batch.along[self.graph.variables[name].dims[0]].count is None:
+                raise QueryRefused(f"relaxed labels have no length of their own, and that of `{name}` is to be found")
+        parts = [term.softened(self.env, copies, penalty) for term in self.terms]
+        batch = self.env.batch
+
+        def evaluate(answer: Mapping[str, Tensor]) -> Tensor:
+            total = torch.zeros(batch.size * copies, device=batch.device, dtype=batch.dtype)
+            for part in parts:
+                total = total + part(answer)
+            return total
+
+        return evaluate
+
+    def steps(self, variable: str | None = None) -> Steps:
+        """STEP: the sequence scored from left to right by all terms; refuses models of more than one sequence."""
+        reason = why_not_stepwise(self.graph, variable, self.terms)
+        if reason is not None:
+            raise QueryRefused(f"the model cannot be scored from left to right: {reason}")
+        name = variable or self.graph.discrete[0].name
+        return Steps(self.terms, self.env, self.graph, name, self.evidence.allowed.get(name))
+
     def _in_length(self, name: str, labels: Tensor, batch: Batch) -> Tensor:
         cells = batch.cells(name, self.graph.variables[name].dims)
         return labels if cells is None else labels.masked_fill(~cells, ABSENT)
@@ -167,6 +206,18 @@ class Backend(ABC):
     @abstractmethod
     def open(self, problem: Problem) -> Session:
         """Start on a batch; cheap, the work is done when a query asks for it."""
+
+    def own(self, model: nn.Module, owned: nn.ModuleDict) -> nn.Module | None:
+        """The parameters of its own that it answers with, made when they are not there; most backends own none.
+
+        Its card says so (`needs_fitting`).  They are kept with the model, as `infer.NAME` in `state_dict`: a NAME is a
+        choice of the backend in the spec's words, from which they can be made again, without a dot.
+
+        Args:
+            model: the bound model, whose weights they may start from.
+            owned: what backends own, by name; a new module is added to it.
+        """
+        return None
 
 
 class QueryRefused(EnergyError):

@@ -37,6 +37,7 @@ QUERIES: dict[str, str] = {
     "factor_marginals": "the probability of each joint label of each factor",
     "max_marginals": "the best score with each cell fixed to each label",
     "map": "the best answer and its score",
+    "map_bound": "an upper bound of the best answer's score",
     "n_best": "the k best answers and their scores",
     "sample": "draws from p(y | x)",
     "entropy": "the entropy of p(y | x)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -62,6 +62,25 @@ class Status:
         if self._found[0]:
             raise Failed(self._found[1])
         warnings.warn(self._found[1], stacklevel=4)
+
+
+class Measured(Mapping[str, Any]):
+    """Statistics that are computed when somebody looks at them: on an accelerator, looking waits for the device."""
+
+    def __init__(self, measures: Mapping[str, Callable[[], Any]]) -> None:
+        self._measures = measures
+
+    def __getitem__(self, name: str) -> Any:
+        return self._measures[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._measures)
+
+    def __len__(self) -> int:
+        return len(self._measures)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 @dataclass(frozen=True)

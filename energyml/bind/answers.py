@@ -95,6 +95,23 @@ class Answers:
             found[name] = cost.to(device=batch.device, dtype=batch.dtype)
         return found
 
+    def vectors(self, answer: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Probability vectors [B, *dims, labels] by variable, zero where there is no cell; fields as `values`."""
+        found: dict[str, Tensor] = {}
+        for name, vectors in answer.items():
+            declared = self.variable(name)
+            if declared.kind == "field":
+                found[name] = self.values(declared, vectors, batch, full=True)
+                continue
+            self._shape(declared, vectors, batch, (self.counts[name],))
+            if not vectors.is_floating_point():
+                raise self.fail("E0504", declared.span, name=name, found="no real numbers", type=declared.type,
+                                help="a relaxed answer has a probability for each label")  # fmt: skip
+            placed = vectors.to(device=batch.device, dtype=batch.dtype)
+            cells = batch.cells(name, declared.dims)
+            found[name] = placed if cells is None else torch.where(cells.unsqueeze(-1), placed, 0)
+        return found
+
     def variable(self, name: str) -> Variable:
         """The variable of that name."""
         found = self.variables.get(name)

@@ -30,6 +30,8 @@ def bind_labels(graph: Graph, source: Source, labels: Mapping[str, Sequence[str]
         known = given.pop(name, None)
         if known is not None:
             bound[name] = replace(label_set, labels=tuple(known))
+        elif label_set.labels is None and (brought := network_labels(graph, label_set)) is not None:
+            bound[name] = replace(label_set, labels=brought)
         elif label_set.labels is None:
             where = "the data" if label_set.source == "data" else f"the network `{label_set.source}`"
             missing.append(errors.diagnostic("E0506", label_set.span, name=name, source=where))
@@ -40,6 +42,16 @@ def bind_labels(graph: Graph, source: Source, labels: Mapping[str, Sequence[str]
     if given:
         raise SpecError(source, [errors.diagnostic("E0502", None, name=next(iter(given)), help="it is no label set")])
     return replace(graph, label_sets=bound)
+
+
+def network_labels(graph: Graph, label_set: LabelSet) -> tuple[str, ...] | None:
+    """The labels that a pretrained network brings; `None` for a set that comes from elsewhere."""
+    net = graph.nets.get(label_set.source)
+    if net is None or net.selection.name != "transformers":
+        return None
+    from energyml.nets.masked_pretrained import real_labels
+
+    return real_labels(str(net.selection["path"]), bool(net.selection["online"]))
 
 
 class NetBuilder:
@@ -61,7 +73,9 @@ class NetBuilder:
         if net.name not in self.uses.roles:
             return None
         variable, given = self.uses.roles[net.name]
-        labels = len(self.graph.label_sets[variable.type.element].labels or ())
+        names = self.graph.label_sets[variable.type.element].labels or ()
+        # a pretrained network has scores of its own tokens, and has to know which of them the labels are
+        labels = names if net.selection.name == "transformers" else len(names)
         bound = tuple(self.bound_type(one.type) for one in given)
         return implementation(labels, bound, dim=variable.dims[0], **options), True
 
@@ -197,4 +211,4 @@ def initial_value(param: Param, builder: NetBuilder, generator: torch.Generator 
     return torch.empty(shape).normal_(0.0, std, generator=generator)
 
 
-__all__ = ["NetBuilder", "bind_labels", "initial_value", "used_inputs"]
+__all__ = ["NetBuilder", "bind_labels", "initial_value", "network_labels", "used_inputs"]

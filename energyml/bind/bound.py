@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +17,8 @@ from energyml.ir.graph import Graph, Term
 from energyml.queries import View
 
 Labels: TypeAlias = Mapping[str, Tensor]
+# The score [B * copies] of relaxed answers, with all that does not depend on them computed.
+Softened: TypeAlias = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 @dataclass
@@ -49,6 +51,27 @@ class BoundTerm(ABC):
         Returns:
             Scores [B * copies].
         """
+
+    def soft(
+        self, env: Environment, answer: Mapping[str, Tensor], copies: int = 1, *, penalty: float | None = None
+    ) -> Tensor:
+        """SOFT: the term's score of relaxed answers, which equals `score` where every vector is one-hot.
+
+        Args:
+            env: the batch of B examples.
+            answer: by variable: probability vectors [B * copies, *dims, labels] in the caller's positions, zero vectors
+                where there is no cell; the copies of an example stand together.  Fields are taken as they are.
+            copies: how many answers each example has.
+            penalty: what the probability of forbidden joint labels costs; -inf as soon as there is any when `None`.
+
+        Returns:
+            Scores [B * copies], differentiable in the vectors and the parameters.
+        """
+        return self.softened(env, copies, penalty)(answer)
+
+    def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
+        """SOFT as a function of the answer alone, for iterations: tables are made once.  Arguments as in `soft`."""
+        raise EnergyError(f"the term `{self.term.name}` ({self.term.kind}) has no score of relaxed labels")
 
     def scaled(self, env: Environment, value: Tensor) -> Tensor:
         """A value [B or 1, ...] times the term's gain, where balance has set one; what is forbidden stays forbidden."""

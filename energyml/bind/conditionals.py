@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from energyml.bind.batch import Batch
 from energyml.bind.bound import BoundTerm
 from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.bind.tables import TableTerm
 from energyml.bind.tensors import Environment
+from energyml.bind.whole import MaskedTerm
+from energyml.diagnostics import EnergyError
 from energyml.model.declared import Variable
+
+# Positions that are scored at once, over all examples and trials: networks hold all of their activations.
+TRIALS = 1 << 15
 
 
 def label_conditionals(
@@ -37,9 +43,7 @@ def label_conditionals(
             scores = scores + _from_table(term, env, variable, answer, count)
         else:
             scores = scores + _by_trial(term, env, variable, answer, count)
-    possible = ((labels >= 0).unsqueeze(-1) & ~scores.isneginf()).any(-1, keepdim=True)
-    total = torch.where(possible, scores, 0).logsumexp(-1, keepdim=True)
-    return torch.where(possible & ~scores.isneginf(), scores - total, float("-inf"))
+    return _normalised(scores, labels)
 
 
 def _from_table(
@@ -96,19 +100,74 @@ def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
 def _by_trial(
     term: BoundTerm, env: Environment, variable: Variable, answer: Mapping[str, Tensor], count: int
 ) -> Tensor:
-    """[B, *dims, labels]: the term's score with each label at each cell, one cell after the other."""
+    """[B, *dims, labels]: the term's score with each label at each cell.
+
+    Cost: a score for each label of each cell, `TRIALS` positions at a time.  Where gradients are wanted, the passes
+    after the first are computed again on the way back, so that memory holds the activations of two passes.
+    """
     labels = answer[variable.name]
-    full = {name: one.repeat_interleave(count, 0) for name, one in answer.items()}
-    flat = full[variable.name].reshape(labels.shape[0] * count, -1)
-    every = torch.arange(count, device=labels.device).repeat(labels.shape[0])
-    columns = []
-    for cell in range(flat.shape[1]):
-        trial = flat.clone()
-        trial[:, cell] = torch.where(flat[:, cell] >= 0, every, flat[:, cell])
-        columns.append(term.score(env, {**full, variable.name: trial.reshape(full[variable.name].shape)}, count))
-    if not columns:
+    rows, cells = labels.shape[0], labels[0].numel() if labels.shape[0] else 0
+    if not rows or not cells:
         return torch.zeros(*labels.shape, count, device=labels.device, dtype=env.batch.dtype)
-    return torch.stack(columns, 1).reshape(labels.shape[0], count, -1).transpose(1, 2).reshape(*labels.shape, count)
+    every = torch.arange(cells * count, device=labels.device)
+    at_once = max(1, TRIALS // (rows * cells))
+
+    def scored(pairs: Tensor) -> Tensor:
+        """[B, n]: with one label at one cell, for n pairs `cell * count + label`."""
+        number = pairs.shape[0]
+        full = {name: one.repeat_interleave(number, 0) for name, one in answer.items()}
+        flat = labels.reshape(rows, 1, cells).expand(-1, number, -1)
+        here = (torch.arange(cells, device=labels.device) == (pairs // count).unsqueeze(1)) & (flat >= 0)
+        trial = torch.where(here, (pairs % count).unsqueeze(1), flat)
+        full[variable.name] = trial.reshape(rows * number, *labels.shape[1:])
+        return term.score(env, full, number).reshape(rows, number)
+
+    # The first pass is a plain one: it fills in what the batch remembers, which later passes then find both times.
+    parts = [scored(every[:at_once])]
+    for first in range(at_once, every.shape[0], at_once):
+        pairs = every[first : first + at_once]
+        again = torch.is_grad_enabled() and parts[0].requires_grad
+        parts.append(checkpoint(scored, pairs, use_reentrant=False) if again else scored(pairs))
+    return torch.cat(parts, 1).reshape(*labels.shape, count)
+
+
+def masked_conditionals(
+    terms: Sequence[BoundTerm], env: Environment, variable: Variable, count: int, answer: Mapping[str, Tensor]
+) -> Tensor:
+    """[B, *dims, labels]: log p(cell | all other cells) as masked networks have it; -inf where there is no cell.
+
+    The softmax of the scores that masked networks give a cell, with what tables say about it given the others.  These
+    are the free conditionals of Goyal 2021, section 6.2.1: those of no joint distribution in general, and not those of
+    `raw` and `local` scores, whose other positions change with the cell too (`label_conditionals`).
+
+    Args:
+        terms: all terms of the model: masked networks and tables.
+        env: the batch.
+        variable: whose cells are looked at.
+        count: how many labels they may take.
+        answer: labels [B, *dims] by variable, for every cell; -1 where there is none.
+
+    Cost: one pass of each masked network over all positions, and a lookup in each table for each label.
+    """
+    labels = answer[variable.name]
+    scores = torch.zeros(*labels.shape, count, device=env.batch.device, dtype=env.batch.dtype)
+    for term in terms:
+        if variable.name not in term.term.variables:
+            continue
+        if isinstance(term, MaskedTerm):
+            scores = scores + term.scaled(env, term.masked_scores(env, labels))
+        elif isinstance(term, TableTerm):
+            scores = scores + _from_table(term, env, variable, answer, count)
+        else:
+            raise EnergyError(f"the term `{term.term.name}` ({term.term.kind}) has no masked conditionals")
+    return _normalised(scores, labels)
+
+
+def _normalised(scores: Tensor, labels: Tensor) -> Tensor:
+    """[B, *dims, labels]: log-probabilities; -inf where there is no cell, and where no label is possible."""
+    possible = ((labels >= 0).unsqueeze(-1) & ~scores.isneginf()).any(-1, keepdim=True)
+    total = torch.where(possible, scores, 0).logsumexp(-1, keepdim=True)
+    return torch.where(possible & ~scores.isneginf(), scores - total, float("-inf"))
 
 
 def field_conditionals(
@@ -130,4 +189,4 @@ def field_conditionals(
     return quadratic.layout.from_cells(mean, sizes), quadratic.layout.from_cells(variance, sizes)
 
 
-__all__ = ["field_conditionals", "label_conditionals"]
+__all__ = ["field_conditionals", "label_conditionals", "masked_conditionals"]

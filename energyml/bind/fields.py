@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from energyml.bind.batch import Batch
-from energyml.bind.bound import BoundTerm, Labels
+from energyml.bind.bound import BoundTerm, Labels, Softened
 from energyml.bind.gains import Normalised
 from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil, Vectors, with_gram
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
@@ -99,6 +99,10 @@ class LinearTerm(BoundTerm):
         s = self.layout.to_cells(answer[self.field], env.batch)
         return (expanded(self.linear(env), copies) * s).flatten(1).sum(1)
 
+    def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
+        """SOFT: a field's values need no relaxation."""
+        return lambda answer: self.score(env, answer, copies)
+
 
 class QuadraticTerm(BoundTerm):
     """The quadratic part of a Gaussian score: -1/2 sᵀQs.  Its gain scales the couplings, never the ridge."""
@@ -145,6 +149,10 @@ class QuadraticTerm(BoundTerm):
         each = s.unflatten(0, (env.batch.size, copies)).movedim(1, 0)
         scores = [-0.5 * (one * form.multiply(one)).sum((1, 2)) for one in each]
         return torch.stack(scores, 1).flatten()
+
+    def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
+        """SOFT: a field's values need no relaxation."""
+        return lambda answer: self.score(env, answer, copies)
 
     def axis_sizes(self, batch: Batch) -> tuple[int, ...]:
         """The sizes of the field's axes, as declared."""

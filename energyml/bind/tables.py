@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from energyml.bind.batch import Batch
-from energyml.bind.bound import BoundTerm, Labels
+from energyml.bind.bound import BoundTerm, Labels, Softened
+from energyml.bind.multilinear import MultilinearForm
 from energyml.bind.places import Frame, constant_exists, counted_dims, positions, roomy, value_constants
 from energyml.bind.tensors import Compiler, Environment, Evaluator, IndexSet
 from energyml.ir.graph import Affine, Edges, Forbidden, Graph, Range, SchemeRule, Table, Term
@@ -158,6 +159,14 @@ class TableTerm(BoundTerm):
         if valid is not None:
             value = torch.where(valid.unsqueeze(-1), value, 0)
         return value.flatten(1, -2).sum(1).flatten() if value.dim() > 2 else value.flatten()
+
+    def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
+        """SOFT: the multilinear form, the expected table under independent cells (Tu & Gimpel 2019, section 2).
+
+        Linear in each cell's vector, also where a factor holds a cell twice.  Cost: that of contracting the table with
+        a vector for each of its cells, copies x elements x joint labels multiplications.
+        """
+        return MultilinearForm(self, env, copies, penalty)
 
 
 def _constants(term: Term, graph: Graph) -> tuple[tuple[Affine, Extent], ...]:

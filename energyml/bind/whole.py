@@ -5,7 +5,8 @@ Networks that read labels see only the positions that carry a cell; networks tha
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from energyml.bind.batch import Along, Batch, repeated
-from energyml.bind.bound import BoundTerm, Labels
+from energyml.bind.bound import BoundTerm, Labels, Softened
 from energyml.bind.places import counted_dims
 from energyml.bind.tensors import Environment, Evaluator, full
+from energyml.diagnostics import EnergyError
 from energyml.ir.graph import BlackBox, Graph, MaskedEnergy, Stepwise, Term
 
 
@@ -41,8 +43,56 @@ class StepwiseTerm(BoundTerm):
 
         Step t scores the t-th cell.  What is given over the same dim is brought into the order of cells too.
         """
-        net: Any = env.module._modules[self.body.net]
-        batch, rows = env.batch, env.batch.size * copies
+        walk = self._walk(env, copies)
+        labels = walk.along.compact(answer[self.body.variable], 1)
+        counted = labels >= 0 if walk.exists is None else walk.exists & (labels >= 0)
+        state, embedded = walk.start()
+        total, alive = walk.zeros(), torch.ones(walk.rows, dtype=torch.bool, device=labels.device)
+        for t in range(labels.shape[1]):
+            scores, state = self._step(walk, state, embedded, t)
+            here = labels[:, t].clamp(min=0)
+            picked = scores.gather(1, here.unsqueeze(1)).squeeze(1)
+            total = total + torch.where(alive & counted[:, t], picked, 0)
+            if self._end is not None:
+                alive = alive & (here != self._end)
+            embedded = walk.net.embed(here)
+        return self.scaled(env, total)
+
+    def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
+        """SOFT: each step reads the expected embedding of the label before it and adds its expected score.
+
+        Steps behind an end label count with the probability that it has not come yet.
+        """
+        walk = self._walk(env, copies)
+        first = walk.start()
+
+        def evaluate(answer: Mapping[str, Tensor]) -> Tensor:
+            given = walk.along.compact(answer[self.body.variable], 1)
+            state, embedded = first
+            total, alive = walk.zeros(), torch.ones_like(walk.zeros())
+            for t in range(given.shape[1]):
+                scores, state = self._step(walk, state, embedded, t)
+                here = given[:, t] if walk.exists is None else torch.where(walk.exists[:, t, None], given[:, t], 0)
+                total = total + alive * (here * scores).sum(-1)
+                if self._end is not None:
+                    alive = alive * (1 - here[:, self._end])
+                embedded = walk.net.embed_soft(here)
+            return self.scaled(env, total)
+
+        return evaluate
+
+    def started(self, env: Environment) -> Any:
+        """STEP: the network's state before its first step, a row for each example."""
+        walk = self._walk(env, 1)
+        return walk.net.start(walk.given, walk.masks, walk.rows)
+
+    def _step(self, walk: _Walk, state: Any, embedded: Tensor, t: int) -> tuple[Tensor, Any]:
+        scores, state = walk.net.step(state, embedded, t)
+        return F.log_softmax(scores, -1) if self.body.normalize == "local" else scores, state
+
+    def _walk(self, env: Environment, copies: int) -> _Walk:
+        """The network and what it is given, in the order of cells."""
+        batch = env.batch
         along = batch.frame(counted_dims(self.term, self.graph))[self.dim]
         given = tuple(
             expanded(_compacted(full(one(env), batch.size), along, axes), copies)
@@ -50,26 +100,45 @@ class StepwiseTerm(BoundTerm):
         )
         masks = {name: expanded(mask, copies) for name, mask in batch.exists.items()}
         along = along.repeat(copies)
-        labels = along.compact(answer[self.body.variable], 1)
         exists = along.valid(along.size, batch.device)
         if exists is not None:
             masks[self.dim] = exists
-        counted = labels >= 0 if exists is None else exists & (labels >= 0)
-        state = net.start(given, masks, rows)
-        previous = torch.full((rows,), self.count, dtype=torch.long, device=batch.device)
-        total = torch.zeros(rows, device=batch.device, dtype=batch.dtype)
-        alive = torch.ones(rows, dtype=torch.bool, device=batch.device)
-        for t in range(labels.shape[1]):
-            scores, state = net.step(state, net.embed(previous), t)
-            if self.body.normalize == "local":
-                scores = F.log_softmax(scores, -1)
-            here = labels[:, t].clamp(min=0)
-            picked = scores.gather(1, here.unsqueeze(1)).squeeze(1)
-            total = total + torch.where(alive & counted[:, t], picked, 0)
-            if self._end is not None:
-                alive = alive & (here != self._end)
-            previous = here
-        return self.scaled(env, total)
+        net = env.module._modules[self.body.net]
+        return _Walk(net, self.count, given, masks, along, exists, batch, batch.size * copies)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A step network before its first step.
+
+    Attributes:
+        net: the network.
+        labels: how many labels there are; the number stands for the start symbol.
+        given: what it is given, a row for each copy of each example.
+        masks: which positions exist.
+        along: the sequence's dim.
+        exists: [rows, T] which cells exist; `None` when all do.
+        batch: the examples.
+        rows: how many sequences there are.
+    """
+
+    net: Any
+    labels: int
+    given: tuple[Tensor, ...]
+    masks: Mapping[str, Tensor]
+    along: Along
+    exists: Tensor | None
+    batch: Batch
+    rows: int
+
+    def start(self) -> tuple[Any, Tensor]:
+        """The state before the first step, and the embedding of the start symbol."""
+        symbol = torch.full((self.rows,), self.labels, dtype=torch.long, device=self.batch.device)
+        return self.net.start(self.given, self.masks, self.rows), self.net.embed(symbol)
+
+    def zeros(self) -> Tensor:
+        """[rows]: nothing yet."""
+        return torch.zeros(self.rows, device=self.batch.device, dtype=self.batch.dtype)
 
 
 class MaskedTerm(BoundTerm):
@@ -82,6 +151,26 @@ class MaskedTerm(BoundTerm):
 
     def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE: the masked scores of the labels, raw or as log-probabilities, added up over positions."""
+        labels = answer[self.body.variable]
+        scores = self.masked_scores(env, labels, copies)
+        if self.body.energy == "local":
+            scores = F.log_softmax(scores, -1)
+        picked = scores.gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
+        exists = repeated(env.batch.cells(self.body.variable, (self.dim,)), copies)
+        if exists is not None:
+            picked = torch.where(exists, picked, 0)
+        return self.scaled(env, picked.sum(1))
+
+    def masked_scores(self, env: Environment, labels: Tensor, copies: int = 1) -> Tensor:
+        """PROPOSE: the network's scores [B * copies, T, labels] of each label, the position itself being masked.
+
+        Before any softmax and any gain; what stands where there is no cell means nothing.
+
+        Args:
+            env: the batch of B examples.
+            labels: [B * copies, T], -1 where there is no cell; the copies of an example stand together.
+            copies: how many answers each example has.
+        """
         batch = env.batch
         net: Any = env.module._modules[self.body.net]
         given = tuple(expanded(full(one(env), batch.size), copies) for one in self.given)
@@ -89,14 +178,8 @@ class MaskedTerm(BoundTerm):
         exists = repeated(batch.cells(self.body.variable, (self.dim,)), copies)
         if exists is not None:
             masks[self.dim] = exists
-        labels = answer[self.body.variable].clamp(min=0)
-        scores = net.masked_scores(labels, given, masks)
-        if self.body.energy == "local":
-            scores = F.log_softmax(scores, -1)
-        picked = scores.gather(2, labels.unsqueeze(2)).squeeze(2)
-        if exists is not None:
-            picked = torch.where(exists, picked, 0)
-        return self.scaled(env, picked.sum(1))
+        scores: Tensor = net.masked_scores(labels.clamp(min=0), given, masks)
+        return scores
 
 
 class BlackBoxTerm(BoundTerm):
@@ -114,7 +197,25 @@ class BlackBoxTerm(BoundTerm):
             one_hot = F.one_hot(labels.clamp(min=0), self.label_count(name)).to(env.batch.dtype)
             relaxed[name, True] = one_hot * (labels >= 0).unsqueeze(-1)
             relaxed[name, False] = labels
+        return self._valued(env, relaxed, self._seen(env.batch, copies), copies)
+
+    def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
+        """SOFT: the network at the vectors."""
+        if not self.body.relaxable:
+            raise EnergyError(
+                f"the score `{self.term.name}` reads hard labels and cannot be relaxed; let it read `soft(...)`"
+            )
         batch = self._seen(env.batch, copies)
+
+        def evaluate(answer: Mapping[str, Tensor]) -> Tensor:
+            return self._valued(env, {(name, True): answer[name] for name in self.body.variables}, batch, copies)
+
+        return evaluate
+
+    def _valued(
+        self, env: Environment, relaxed: Mapping[tuple[str, bool], Tensor], batch: Batch, copies: int
+    ) -> Tensor:
+        """[B * copies]: the network at labels or vectors; what does not read them is computed once for all copies."""
         return self.scaled(
             env, full(self.value(Environment(env.module, batch, relaxed, None, env, copies)), batch.size)
         )

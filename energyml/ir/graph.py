@@ -56,8 +56,8 @@ class Forbidden:
     conditions: tuple[Condition, ...]
 
     def views(self) -> frozenset[View]:
-        """As a table of 0 and -inf; there is no slope to follow."""
-        return _TABLE_VIEWS - {View.GRAD, View.SOFT}
+        """As a table of 0 and -inf; there is no slope to follow, and relaxed labels pay for their forbidden mass."""
+        return _TABLE_VIEWS - {View.GRAD}
 
 
 SchemePart = Literal["first", "next", "last"]
@@ -72,8 +72,8 @@ class SchemeRule:
     part: SchemePart
 
     def views(self) -> frozenset[View]:
-        """As a table of 0 and -inf; there is no slope to follow."""
-        return _TABLE_VIEWS - {View.GRAD, View.SOFT}
+        """As a table of 0 and -inf; there is no slope to follow, and relaxed labels pay for their forbidden mass."""
+        return _TABLE_VIEWS - {View.GRAD}
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ class Case:
         return {**given, **more}
 
     def infer(self, using: str) -> em.Posterior:
-        """The posterior of one backend."""
+        """The posterior of one backend; what it owns has first weights: its promises do not depend on them."""
+        self.model.inference_module(using)
         return self.model.infer(using=using, evidence=dict(self.evidence) or None, **self.arguments())
 
     def converted(self, dtype: torch.dtype) -> Case:
