@@ -24,9 +24,11 @@ from energyml.diagnostics import EnergyError, Source
 from energyml.plan.planner import Plan, Verdict, plan
 from energyml.plan.structure import Structure, recognise
 from energyml.posterior import Posterior
+from energyml.training_state import TrainingState
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
+    from energyml.objectives.losses import ExampleLosses
 
 
 _NOT_HERE = "this version has no implementation of it; `energyml explain` lists the backends that serve"
@@ -62,6 +64,7 @@ class EnergyModel(nn.Module):
             if seed is not None:
                 torch.manual_seed(seed)
             self._takes_masks = self._build()
+        self._modules["infer"] = nn.ModuleDict()
         self._bind_terms()
 
     def _bind_terms(self) -> None:
@@ -170,6 +173,37 @@ class EnergyModel(nn.Module):
             ready = self._ready[key] = (backend, made.verdict)
         return ready
 
+    # ------------------------------------------------------------------------------------------ what backends own
+
+    @property
+    def owned(self) -> nn.ModuleDict:
+        """What backends own, by their choice; `infer.` in `state_dict`."""
+        return cast("nn.ModuleDict", self._modules["infer"])
+
+    def inference_module(self, using: str | Selection | None = None) -> nn.Module | None:
+        """The parameters that a backend owns, such as an inference network; `None` for a backend that owns none.
+
+        They are made when they are not there, and then belong to the model: it moves, stores and copies them.
+
+        Args:
+            using: the backend, as in `infer`.
+        """
+        known, reference = set(self.owned), self._reference()
+        made = self._backend(using)[0].own(self, self.owned)
+        for name in self.owned.keys() - known:
+            new = self.owned[name].train(self.training)
+            if reference is not None:
+                new.to(device=reference.device, dtype=reference.dtype)
+        return made
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        """Make what backends own before their weights are read: its name says how."""
+        lead = f"{prefix}infer."
+        for choice in dict.fromkeys(key[len(lead) :].partition(".")[0] for key in state_dict if key.startswith(lead)):
+            if choice not in self.owned:
+                self.inference_module(choice)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     # --------------------------------------------------------------------------------------------------------- queries
 
     def infer(
@@ -221,6 +255,7 @@ class EnergyModel(nn.Module):
         evidence: Mapping[str, Tensor] | None,
         answer: Mapping[str, Tensor] | None,
         start: Mapping[str, Tensor] | None = None,
+        state: TrainingState | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
         backend, verdict = self._backend(using)
@@ -228,7 +263,16 @@ class EnergyModel(nn.Module):
         problem = self._problem(batch, self._evidence(evidence, batch))
         if start:
             problem.start = self._answers.labels(start, batch)
+        if state is not None:
+            problem.state = state
         return Posterior(backend.open(problem), verdict, problem)
+
+    def to_pyro(self, **arguments: Any) -> Any:
+        """p(y | x) as a Pyro distribution, for use inside a larger Pyro program; arguments as in `infer`.
+
+        `sample`, `log_prob`, and `enumerate_support` where it is small; see `energyml.interop.pyro`.
+        """
+        return self.infer(**arguments).to_pyro()
 
     def score(self, *, lengths: LengthsLike | None = None, mask: MaskLike | None = None, **tensors: Tensor) -> Tensor:
         """[B]: the score of full answers; inputs and variables by name.  energy = -score."""
@@ -240,12 +284,40 @@ class EnergyModel(nn.Module):
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         return self._problem(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
 
+    def soft_score(
+        self,
+        *,
+        lengths: LengthsLike | None = None,
+        mask: MaskLike | None = None,
+        penalty: float | None = None,
+        **tensors: Tensor,
+    ) -> Tensor:
+        """[B]: the score of relaxed answers; at one-hot vectors it equals `score`.
+
+        Args:
+            lengths: as in `infer`.
+            mask: as in `infer`.
+            penalty: what the probability of forbidden joint labels costs; -inf as soon as there is any when left out.
+            **tensors: inputs, and for every variable probability vectors [B, *dims, labels] (values for a field); what
+                stands where there is no cell does not count.
+        """
+        answer, inputs = self._split(tensors)
+        missing = [v.name for v in self.graph.variables.values() if v.readout is None and v.name not in answer]
+        if missing:
+            span = self.graph.variables[missing[0]].span
+            raise self._maker.fail("E0501", span, name=missing[0], help="`soft_score` needs a vector for every cell")
+        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
+        found = self._answers.vectors(answer, batch)
+        return self._problem(batch, Evidence()).soft_score(found, penalty=penalty)
+
     def loss(
         self,
         *,
         objective: str | Selection | None = None,
         using: str | Selection | None = None,
         reduction: str | None = None,
+        cost: Mapping[str, Tensor] | None = None,
+        training_state: TrainingState | None = None,
         lengths: LengthsLike | None = None,
         mask: MaskLike | None = None,
         **tensors: Tensor,
@@ -257,21 +329,52 @@ class EnergyModel(nn.Module):
             using: the backend that answers the objective's queries.
             reduction: `"example"` (mean over examples), `"cell"` (mean over cells), `"sum"`, or `"none"` for [B];
                 the objective's own (`example`, or `cell` for `marginal_ce`) when left out.
+            cost: by variable [B, *dims, labels]: what each label costs at each cell, in place of the option `cost` of
+                `ssvm` and `softmax_margin`; taken as it is, but for the gold label, which costs nothing.
+            training_state: where training stands, for schedules and objectives that change on their way.
             lengths: as in `infer`.
             mask: as in `infer`.
-            **tensors: inputs, and gold labels by variable; -1 marks an unknown label.
+            **tensors: inputs, and gold labels by variable; -1 marks an unknown label.  `nll` also takes allowed labels,
+                bool [B, *dims, labels]: the loss is -log of the probability that every cell has one of those.
         """
-        from energyml.objectives.losses import labelled_cells, reduce_losses
+        found = self.example_losses(
+            objective=objective, using=using, cost=cost, training_state=training_state, lengths=lengths, mask=mask,
+            **tensors,
+        )  # fmt: skip
+        return found.reduced(reduction)
 
-        chosen = self._objective(objective)
+    def example_losses(
+        self,
+        *,
+        objective: str | Selection | None = None,
+        using: str | Selection | None = None,
+        cost: Mapping[str, Tensor] | None = None,
+        training_state: TrainingState | None = None,
+        lengths: LengthsLike | None = None,
+        mask: MaskLike | None = None,
+        **tensors: Tensor,
+    ) -> ExampleLosses:
+        """The loss of each example before any reduction, with the batch that it was computed on; see `loss`."""
+        from energyml.objectives.losses import ExampleLosses, labelled_cells, with_cost
+        from energyml.objectives.nll import nll_within
+
+        if isinstance(cost, Tensor):  # a declared input or output of that name
+            cost, tensors = None, {**tensors, "cost": cost}
+        chosen = with_cost(self._objective(objective), cost)
         answer, inputs = self._split(tensors)
         if not answer:
             raise EnergyError("`loss` needs gold labels: pass each output by name, as in `y=...`")
         own = using if using is not None else chosen["infer"]
-        posterior = self._posterior(own, inputs, lengths, mask, None, answer)
-        answer = self._answers.labels(answer, posterior.problem.env.batch)
-        losses: Tensor = cards.implementation(chosen.card)(posterior, answer, chosen)
-        return reduce_losses(losses, labelled_cells(answer), reduction or chosen["reduction"], chosen.name)
+        posterior = self._posterior(own, inputs, lengths, mask, None, answer, state=training_state)
+        problem = posterior.problem
+        if any(isinstance(one, Tensor) and one.dtype == torch.bool for one in answer.values()):
+            backend, verdict = self._backend(own)
+            within = replace(problem, evidence=self._evidence(answer, problem.env.batch))
+            losses, cells = nll_within(posterior, Posterior(backend.open(within), verdict, within), chosen)
+            return ExampleLosses(losses, cells, chosen, problem)
+        answer = self._answers.labels(answer, problem.env.batch)
+        losses = cards.implementation(chosen.card)(posterior, answer, chosen)
+        return ExampleLosses(losses, labelled_cells(answer), chosen, problem)
 
     def losses_under(
         self,
@@ -321,7 +424,8 @@ class EnergyModel(nn.Module):
     def _reference(self) -> Tensor | None:
         for parameter in self._parameters.values():  # much faster than walking the networks, where there is one
             return parameter
-        return next(self.parameters(), None)
+        networks = (one for name, one in self._modules.items() if one is not None and name != "infer")
+        return next((parameter for one in networks for parameter in one.parameters()), None)
 
     def _problem(self, batch: Batch, evidence: Evidence) -> Problem:
         return Problem(self.graph, self.terms, Environment(self, batch, gains=self.gains), evidence, self._answers)

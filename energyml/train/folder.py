@@ -189,6 +189,10 @@ def _version(package: str) -> str:
 def checkpoint_path(path: str | Path) -> Path:
     """The checkpoint of a run's folder (its best one), or the file itself."""
     place = Path(path)
+    if place.suffix == ".energy" and place.is_file():
+        raise EnergyError(
+            f"{place} is a spec, which has no weights; train it with `energyml train {place} --out RUN`, and give RUN"
+        )
     if not place.is_dir():
         return place
     for name in (BEST, LAST):
@@ -222,7 +226,7 @@ def load_run(path: str | Path, *, allow_import: Sequence[str] = ()) -> tuple[Ene
                 f"{place}: its spec names the Python network `{target}`; a checkpoint imports nothing unless it is "
                 f"allowed: pass `--allow-import {package}`"
             )
-    model = bind(compiled, labels=request["labels"])
+    model = bind(compiled, labels=request["labels"], pretrained=False)
     try:
         model.load_state_dict(checkpoint.part("model"))
     except RuntimeError as problem:

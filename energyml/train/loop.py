@@ -22,7 +22,8 @@ from energyml.train.evaluate import decoder_for, default_metrics, evaluate
 from energyml.train.loss import StageLoss, as_arguments
 from energyml.train.plateau import Plateau
 from energyml.train.ranks import any_of, each_of, mean_of
-from energyml.train.stages import Stage
+from energyml.train.stages import Stage, owner_of
+from energyml.training_state import TrainingState
 
 if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel
@@ -152,8 +153,8 @@ class Trainer:
         if self._resumed is not None:
             self._restore(self._resumed, batches, balance, optimizer, plateau, moving)
         self._set_gains(stage, balance)
-        loss = self._loss_module(stage, balance)
         epochs = int(stage["epochs"]) if settings.limit is None else min(settings.limit, int(stage["epochs"]))
+        loss = self._loss_module(stage, balance, lambda player: TrainingState(batches.epoch, epochs, player))
         state = _State(stage, batches, balance, optimizer, plateau, moving)
         while batches.epoch < epochs:
             if self._epoch(state, loss):
@@ -168,15 +169,18 @@ class Trainer:
         total, seen = self._running
         for batch in batches:
             moved = batch.to(self.settings.device)
-            state.optimizer.zero_grad(set_to_none=True)
-            value: Tensor = loss(moved)
-            value.backward()
-            if clip is not None:
-                nn.utils.clip_grad_norm_(list(state.moving.values()), float(clip))
             number = batches.position
-            if self.settings.device.type == "cpu" or number % PATIENCE == 0:
-                self._look(value, batch, state)
-            state.optimizer.step()
+            for player in state.players:
+                if player is not None:
+                    self._turn(state, player)
+                state.optimizer.zero_grad(set_to_none=True)
+                value: Tensor = loss(moved) if player is None else loss(moved, player)
+                value.backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(list(state.moving.values()), float(clip))
+                if self.settings.device.type == "cpu" or number % PATIENCE == 0:
+                    self._look(value, batch, state)
+                state.optimizer.step()
             total, seen = total + value.detach().double(), seen + 1
             self._running = (total, seen)
             if self.settings.device.type == "cpu" or number % PATIENCE == 0:
@@ -243,8 +247,9 @@ class Trainer:
     def _moving(self, stage: Stage) -> dict[str, nn.Parameter]:
         """The parameters that a stage moves, by name; the others are frozen."""
         found = {}
+        self.model.inference_module(self._using(stage))
         for name, parameter in self.model.named_parameters():
-            moves = not stage.only or name.partition(".")[0] in stage.only
+            moves = stage.moves(name)
             parameter.requires_grad_(moves)
             if moves:
                 found[name] = parameter
@@ -274,8 +279,18 @@ class Trainer:
         self.model.gains.update(balance.gains() if stage["balance"] is not None else self._inherited)
         self.model.gains.update(dict.fromkeys(stage.without, 0.0))
 
-    def _loss_module(self, stage: Stage, balance: Balance) -> nn.Module:
-        module = StageLoss(self.model, stage, balance, self._using(stage), self.settings.world)
+    def _turn(self, state: _State, player: str) -> None:
+        """Only the parameters of one player move: those that the backend owns (`infer`), or all others."""
+        for name, parameter in state.moving.items():
+            parameter.requires_grad_(owner_of(name) == player)
+        # what does not move is a fixed function: it drops no units
+        self.model.train(player == "model")
+        self.model.owned.train(player == "infer")
+
+    def _loss_module(
+        self, stage: Stage, balance: Balance, standing: Callable[[str | None], TrainingState]
+    ) -> nn.Module:
+        module = StageLoss(self.model, stage, balance, self._using(stage), self.settings.world, standing)
         if self.settings.world == 1:
             return module
         from torch.nn.parallel import DistributedDataParallel
@@ -456,6 +471,12 @@ class _State:
     plateau: Plateau
     moving: Mapping[str, nn.Parameter]
     stopped: bool = False
+
+    @property
+    def players(self) -> list[str | None]:
+        """Those of the stage's players that have something to move."""
+        owners = {None, *map(owner_of, self.moving)}
+        return [player for player in self.stage.players if player in owners]
 
 
 def make_optimizer(selection: Selection | None, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,7 @@ from energyml.cards.card import Selection
 from energyml.data.dataset import Batch
 from energyml.train.balance import Balance
 from energyml.train.stages import Stage
+from energyml.training_state import TrainingState
 
 if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel
@@ -24,23 +25,26 @@ class StageLoss(nn.Module):
     gradients over processes then gives those of the whole batch.
     """
 
-    def __init__(self, model: EnergyModel, stage: Stage, balance: Balance, using: Selection | None, world: int) -> None:
+    def __init__(
+        self,
+        model: EnergyModel,
+        stage: Stage,
+        balance: Balance,
+        using: Selection | None,
+        world: int,
+        state: Callable[[str | None], TrainingState] = lambda player: TrainingState(player=player),
+    ) -> None:
         super().__init__()
         self.model, self.world = model, world
-        self._stage, self._balance, self._using = stage, balance, using
+        self._stage, self._balance, self._using, self._state = stage, balance, using, state
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The reduced loss of a batch on the model's device."""
-        from energyml.objectives.losses import labelled_cells
-
-        penalty: Tensor | None = None
-        losses = self.model.loss(
-            objective=self._stage.objective, using=self._using, reduction="none", lengths=batch.lengths or None,
-            **as_arguments(batch.tensors),
+    def forward(self, batch: Batch, player: str | None = None) -> Tensor:
+        """The reduced loss of a batch on the model's device: that of one player, where an objective has several."""
+        found = self.model.example_losses(
+            objective=self._stage.objective, using=self._using, training_state=self._state(player),
+            lengths=batch.lengths or None, **as_arguments(batch.tensors),
         )  # fmt: skip
-        if type(self._balance).penalty is not Balance.penalty:
-            problem = self.model.problem(lengths=batch.lengths or None, **as_arguments(batch.inputs))
-            penalty = self._balance.penalty(problem.env)
+        losses, penalty = found.losses, self._balance.penalty(found.problem.env)
         chosen = self._stage["reduction"] or ("cell" if self._stage.objective.name == "marginal_ce" else "example")
         if chosen == "sum":
             return (losses if penalty is None else losses + penalty).sum() * self.world
@@ -49,8 +53,7 @@ class StageLoss(nn.Module):
         added = 0.0 if penalty is None else penalty.sum() * by_example
         if chosen == "example":
             return losses.sum() * by_example + added
-        answer = {name: one for name, one in batch.tensors.items() if name in batch.gold}
-        cells = labelled_cells(answer).sum().to(losses.dtype)
+        cells = found.cells.sum().to(losses.dtype)
         if self.world > 1:
             torch.distributed.all_reduce(cells)
         return losses.sum() * self.world / cells.clamp(min=1) + added

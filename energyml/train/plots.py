@@ -23,6 +23,8 @@ def read_history(run: Path) -> list[dict[str, Any]]:
 
 def plot(runs: Sequence[Path], out: Path) -> None:
     """One figure for one run or several: a panel for each kind of curve that their logs hold."""
+    if not out.parent.is_dir():
+        raise EnergyError(f"{out}: there is no folder {out.parent}; make it, or choose another `--out`")
     try:
         import matplotlib
     except ImportError as problem:

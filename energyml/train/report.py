@@ -19,6 +19,7 @@ from energyml.driver import read_choice
 from energyml.train.checkpoint import Checkpoint
 from energyml.train.evaluate import decoded, decoder_for, default_metrics, predictions
 from energyml.train.folder import load_run
+from energyml.train.run import check_device
 
 if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel
@@ -64,11 +65,14 @@ def evaluation(
     split: str = "test",
     metrics: Sequence[str] = (),
     allow: Sequence[str] = (),
+    device: str = "cpu",
 ) -> Evaluation:
     """Evaluate a run on a split of its data, or of other data in the same format."""
     if split not in SPLITS:
         raise EnergyError(f"unknown split `{split}`; there are {', '.join(SPLITS)}")
+    check_device(device)
     model, checkpoint = load_run(run, allow_import=allow)
+    model.to(device)
     loaded = load_data(
         model.compiled, root=root or _root(checkpoint), using=data or _reader(checkpoint),
         vocabularies=_vocabularies(checkpoint), splits=[split],  # type: ignore[list-item]
@@ -130,13 +134,16 @@ def predicted_lines(
     infer: str | None = None,
     size: int = 32,
     allow: Sequence[str] = (),
+    device: str = "cpu",
 ) -> Iterator[str]:
     """One JSON object for each example of some files, in their order, as they are read.
 
     Labels by output; `probability` holds the probability of each label that was chosen, where the backend answers
     `marginals`.
     """
+    check_device(device)
     model, checkpoint = load_run(run, allow_import=allow)
+    model.to(device)
     using, decoder = _backend(model, checkpoint, infer), _decoder(model, checkpoint)
     stream = stream_data(
         model.compiled, list(files), _vocabularies(checkpoint), using=data or _reader(checkpoint), size=size
@@ -144,7 +151,7 @@ def predicted_lines(
     labelled = [v for v in model.graph.variables.values() if v.kind != "field"]
     names = {v.name: model.graph.label_sets[v.type.element].labels or () for v in labelled}
     for part in stream:
-        batch = part.batch()
+        batch = part.batch().to(device)
         given: dict[str, Any] = dict(batch.inputs)
         with torch.no_grad():
             posterior = model.infer(using=using, lengths=batch.lengths or None, **given)

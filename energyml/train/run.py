@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from energyml.bind.binder import network_labels
 from energyml.cards.card import Selection
 from energyml.data.load import Data, data_root, load_data
+from energyml.data.vectors import give_vectors
 from energyml.diagnostics import EnergyError
-from energyml.driver import Compiled, bind, read_choice, read_choices
+from energyml.driver import Compiled, bind, names_vectors, read_choice, read_choices
 from energyml.energy_model import EnergyModel
 from energyml.train.checkpoint import Checkpoint, read_checkpoint
 from energyml.train.folder import LAST, Folder, make_request
@@ -99,16 +101,22 @@ def _train(
     resumed = None
     if request.out is not None and request.resume and (request.out / LAST).exists():
         resumed = read_checkpoint(request.out / LAST)
-    frozen = None
+    frozen: dict[str, Any] | None = None
     if resumed is not None:
         from energyml.data.vocabulary import Vocabulary
 
         saved = resumed.state["request"]["vocabularies"]
         frozen = {name: Vocabulary.from_json(one) for name, one in saved.items()}
+    else:
+        brought = {name: network_labels(compiled.graph, one) for name, one in compiled.graph.label_sets.items()}
+        frozen = {name: labels for name, labels in brought.items() if labels is not None}
     data = load_data(compiled, root=request.root, using=request.data, vocabularies=frozen)
     if data.train is None or not len(data.train):
         raise EnergyError("there are no training examples; look at the `data` line and at `--root`")
-    model = bind(compiled, labels=data.labels, seed=request.seed).to(device)
+    model = bind(compiled, labels=data.labels, seed=request.seed, pretrained=False)
+    if resumed is None and names_vectors(compiled):
+        data.notes += give_vectors(model, request.root)
+    model.to(device)
     chosen = stages_of(compiled, request)
     stages = plan_stages(chosen, model.graph)
     infer = None if request.infer is None else read_choice("backend", request.infer, compiled.model)
@@ -217,7 +225,7 @@ def interruptible() -> Iterator[Any]:
 def processes(device: str) -> Iterator[tuple[int, int, torch.device]]:
     """This process's rank, how many there are, and its device; joins the group that `torchrun` describes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    _check_device(device)
+    check_device(device)
     if world == 1:
         yield 0, 1, torch.device(device)
         return
@@ -241,7 +249,7 @@ def processes(device: str) -> Iterator[tuple[int, int, torch.device]]:
             dist.destroy_process_group()
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
     """A device that does not exist is refused in words."""
     try:
         torch.empty(0, device=name)
@@ -251,4 +259,4 @@ def _check_device(name: str) -> None:
         raise EnergyError(f"`--device {name}` cannot be used here; there is {known}") from problem
 
 
-__all__ = ["Request", "Run", "stages_of", "train"]
+__all__ = ["Request", "Run", "check_device", "stages_of", "train"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from energyml.cards import registry
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph, Term
 from energyml.model.expression import Apply, Expression, Reference
+from energyml.objectives.cards import ObjectiveCard
 from energyml.queries import View
 
 
@@ -33,6 +34,23 @@ class Stage:
     def __getitem__(self, option: str) -> Any:
         """An option of the stage."""
         return self.objective[option]
+
+    @property
+    def players(self) -> tuple[str | None, ...]:
+        """Whose parameters move in turns on each batch; `None` stands for all at once."""
+        return cast("ObjectiveCard", self.objective.card).players or (None,)
+
+    def moves(self, parameter: str) -> bool:
+        """Whether the parameter of that name moves."""
+        owner, named = owner_of(parameter), parameter.partition(".")[0] in self.only
+        if self.players == (None,):
+            return named or not self.only
+        return owner in self.players and (named or not self.only or owner == "infer")
+
+
+def owner_of(parameter: str) -> str:
+    """The player that a parameter belongs to: `infer` where a backend owns it, else `model`."""
+    return "infer" if parameter.startswith("infer.") else "model"
 
 
 def plan_stages(chosen: Sequence[Selection], graph: Graph) -> list[Stage]:
@@ -122,4 +140,4 @@ def parameters_of(terms: Sequence[str], graph: Graph) -> tuple[str, ...]:
     return tuple(name for name in declared if name in found)
 
 
-__all__ = ["Stage", "groups", "parameters_of", "plan_stages"]
+__all__ = ["Stage", "groups", "owner_of", "parameters_of", "plan_stages"]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 from energyml.diagnostics import EnergyError
 from energyml.driver import compile_source, read_source
 from energyml.train.checkpoint import CheckpointError, read_checkpoint, write_whole
+from energyml.train.engines import make_engine
 from energyml.train.folder import LAST, imported_packages
 from energyml.train.report import evaluation
 
@@ -90,11 +90,12 @@ def sweep(
     more: Sequence[str] = (),
     root: Path | None = None,
     jobs: int = 2,
+    engine: str = "processes",
     split: str = "test",
     metrics: Sequence[str] = (),
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """Run what is not done yet, `jobs` at a time, and evaluate; a record for each run, also in `out/runs.jsonl`.
+    """Run what is not done yet and evaluate it here; a record for each run, also in `out/runs.jsonl`.
 
     Args:
         spec: the spec file.
@@ -103,7 +104,8 @@ def sweep(
         out: a folder for all runs.
         more: further arguments of `energyml train`.
         root: where the data's paths start.
-        jobs: processes at a time, one thread each.
+        jobs: runs at a time on this machine, one thread each.
+        engine: what carries runs out: `processes`, or `ray` for an existing cluster.
         split: what is evaluated.
         metrics: what is evaluated beside the spec's own metrics.
         tell: is told how it goes.
@@ -111,21 +113,24 @@ def sweep(
     every = list(points(axes, seeds))
     compiled = compile_source(read_source(spec))
     trusted = imported_packages(compiled.graph)
-    rooted = [] if root is None else ["--root", str(root)]
+    rooted = [] if root is None else ["--root", str(root.resolve())]
+    chosen, judging = make_engine(engine, jobs), BoundedSemaphore(jobs)
 
     def one(point: Point) -> dict[str, Any]:
         folder = out / point.folder
         arguments = [*point.arguments(), *more]
         try:
             if not is_finished(folder, arguments, compiled.source.text):
-                command = [sys.executable, "-m", "energyml.cli", "train", str(spec), "--out", str(folder), "--resume",
-                           "--quiet", "--threads", "1", *rooted, *arguments]  # fmt: skip
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    raise EnergyError(done.stderr.strip() or f"training ended with code {done.returncode}")
+                code, said = chosen.run(
+                    ["train", str(spec.resolve()), "--out", str(folder.resolve()), "--resume", "--quiet",
+                     "--threads", "1", *rooted, *arguments]
+                )  # fmt: skip
+                if code:
+                    raise EnergyError(said.strip() or f"training ended with code {code}")
                 write_whole(folder / ARGUMENTS, json.dumps(arguments).encode())
             state = read_checkpoint(folder / LAST).state
-            found = evaluation(folder, root=root, split=split, metrics=metrics, allow=tuple(trusted))
+            with judging:
+                found = evaluation(folder, root=root, split=split, metrics=metrics, allow=tuple(trusted))
         except EnergyError as problem:
             return {"values": dict(point.values), "seed": point.seed, "error": str(problem)}
         return {
@@ -134,7 +139,7 @@ def sweep(
         }  # fmt: skip
 
     records: list[dict[str, Any]] = []
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    with ThreadPoolExecutor(max_workers=chosen.at_once or max(1, len(every))) as pool:
         for point, record in zip(every, pool.map(one, every), strict=True):
             records.append(record)
             what = record["error"].splitlines()[0] if "error" in record else _shown(record["metrics"])
