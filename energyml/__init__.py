@@ -15,12 +15,15 @@ _PUBLIC = {
     "Builder": "energyml.building",
     "EnergyError": "energyml.diagnostics",
     "SpecError": "energyml.diagnostics",
+    "Certificate": "energyml.certificates",
+    "Comparison": "energyml.comparison",
     "EnergyModel": "energyml.energy_model",
     "Posterior": "energyml.posterior",
     "Assignment": "energyml.result",
     "Query": "energyml.queries",
     "Result": "energyml.result",
     "check_text": "energyml.driver",
+    "compare": "energyml.comparison",
     "compile": "energyml.driver",
     "load": "energyml.driver",
     "axes": "energyml.building",
@@ -58,6 +61,9 @@ if TYPE_CHECKING:
     from energyml.building import soft as soft
     from energyml.building import spread as spread
     from energyml.building import step as step
+    from energyml.certificates import Certificate as Certificate
+    from energyml.comparison import Comparison as Comparison
+    from energyml.comparison import compare as compare
     from energyml.diagnostics import EnergyError as EnergyError
     from energyml.diagnostics import SpecError as SpecError
     from energyml.driver import check_text as check_text

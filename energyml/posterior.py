@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from energyml.backend import Problem, QueryRefused, Session
+from energyml.cards.card import Selection
 from energyml.plan.planner import Verdict
 from energyml.queries import QUERIES, Quality, Query
 from energyml.result import Assignment, Result
+
+if TYPE_CHECKING:
+    from energyml.certificates import Certificate
+    from energyml.sampling.trace import Trace
 
 # Queries without arguments, made once: a posterior is asked for them often.
 _PLAIN = {kind: Query(kind) for kind in QUERIES}
@@ -39,7 +44,9 @@ class Posterior:
             known = ", ".join(self._verdict.answers)
             raise QueryRefused(f"`{self.backend}` does not answer `{asked.kind}`; it answers {known}")
         result = self._session.ask(self._checked(asked))
-        return Result(result.value, quality, result.status, result.statistics)
+        # What the card promises, unless the session says that this answer is less: a proof may run out of time.
+        weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
+        return Result(result.value, result.quality if weaker else quality, result.status, result.statistics)
 
     def _checked(self, query: Query) -> Query:
         """A query whose tensors fit the declarations and live where the batch does."""
@@ -98,6 +105,11 @@ class Posterior:
     def backend(self) -> str:
         """The backend that answers."""
         return self._verdict.selection.name
+
+    @property
+    def selection(self) -> Selection:
+        """The backend that answers, with its options."""
+        return self._verdict.selection
 
     @property
     def answers(self) -> Mapping[str, Quality]:
@@ -222,6 +234,46 @@ class Posterior:
         """[B]: the divergence KL(p, q) of a second model q of the same cells from this one, in nats."""
         value: Tensor = self._insisted(self.ask(Query("kl", other=other)))
         return value
+
+    def certificate(
+        self,
+        answer: Mapping[str, Tensor] | Assignment | None = None,
+        *,
+        using: str | None = None,
+        log_partition: bool = True,
+    ) -> Certificate:
+        """How far an answer can be from the best one, whoever found it: "at most 0.3 from the best possible".
+
+        Args:
+            answer: labels [B, *dims] of every output; the answer of `map` when left out.
+            using: the backend that bounds the best score: `exact`, `dual`, `ilp`, `trw`.  When left out, whoever is
+                exact at little cost, else `dual`.
+            log_partition: whether log Z is bounded too, by `exact`, or from below by `mean_field` and from above by
+                `trw`; an upper bound of log Z is one of the best score as well.
+        """
+        from energyml.certificates import certify
+
+        return certify(self, answer, using=using, log_partition=log_partition)
+
+    def trace(self) -> Trace:
+        """All draws of a sampler's chains, with acceptance, energies and convergence; see `docs/sampling.md`."""
+        from energyml.sampling.trace import Sampled
+
+        if not isinstance(self._session, Sampled):
+            raise QueryRefused(f"`{self.backend}` keeps no draws; `gibbs`, `metropolis` and other samplers do")
+        return self._session.trace()
+
+    def to_arviz(self) -> Any:
+        """The draws of a sampler's chains as an `arviz.InferenceData`, dims named by the model's axes."""
+        from energyml.interop.arviz import to_arviz
+
+        return to_arviz(self.trace())
+
+    def to_pyro(self) -> Any:
+        """p(y | x) as a Pyro distribution: `sample`, `log_prob`, and `enumerate_support` where it is small."""
+        from energyml.interop.pyro import distribution
+
+        return distribution(self)
 
     def __repr__(self) -> str:
         batch = self.problem.env.batch

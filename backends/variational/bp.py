@@ -15,13 +15,13 @@ from energyml.backends.variational.factors import Grounder, Potentials, detached
 from energyml.backends.variational.implicit import at_fixed_point
 from energyml.backends.variational.propagation import Propagation, State, probabilities
 from energyml.backends.variational.schedule import Step, take
-from energyml.backends.variational.session import Measured, VariationalSession
+from energyml.backends.variational.session import VariationalSession
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.cards.card import Selection
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
-from energyml.result import Assignment, Status
+from energyml.result import Assignment, Measured, Status
 
 
 class BeliefPropagation(Backend):

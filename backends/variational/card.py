@@ -1,4 +1,4 @@
-"""The cards of mean field, belief propagation and tree-reweighted belief propagation."""
+"""The cards of mean field, belief propagation, tree-reweighted belief propagation and dual decomposition."""
 
 from __future__ import annotations
 
@@ -113,5 +113,22 @@ CARDS = (
         },
         refuses=_refuses,
         preference=57,
+    ),
+    BackendCard(
+        "backend",
+        "dual",
+        "dual decomposition: an answer, and a bound from above on the score of the best one",
+        (
+            Option("steps", Whole(), 100, "most sweeps, each through all cells and back"),
+            Option("schedule", Word(_ORDERS[:2]), "sequential", "cell after cell, or class after class"),
+            Option("tol", Real(0), 1e-6, "relative gap, or relative progress of the bound, that ends the sweeps"),
+        ),
+        1,
+        "energyml.backends.variational.dual:Dual",
+        "Kolmogorov 2006, 2015; Globerson & Jaakkola 2007; Sontag et al. 2011",
+        view=View.TABLE,
+        answers={"map": Quality.LOWER, "map_bound": Quality.UPPER},
+        refuses=_refuses,
+        preference=59,
     ),
 )

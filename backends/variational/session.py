@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,27 +26,8 @@ from energyml.result import ABSENT, Assignment, Result, Status
 LATENT_SWEEPS = 10
 
 
-class Measured(Mapping[str, float]):
-    """Statistics that are computed when somebody looks at them: on an accelerator, looking waits for the device."""
-
-    def __init__(self, measures: Mapping[str, Callable[[], float]]) -> None:
-        self._measures = measures
-
-    def __getitem__(self, name: str) -> float:
-        return self._measures[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._measures)
-
-    def __len__(self) -> int:
-        return len(self._measures)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
-class VariationalSession(Session):
-    """One batch.
+class GroundedSession(Session):
+    """One batch as a factor graph of tables, and answers found on it.
 
     Args:
         problem: the batch.
@@ -77,8 +59,8 @@ class VariationalSession(Session):
         """How the computation behind an answer ended."""
 
     @abstractmethod
-    def statistics(self, query: Query) -> Mapping[str, float]:
-        """Sweeps and changes."""
+    def statistics(self, query: Query) -> Mapping[str, Any]:
+        """Sweeps, changes, bounds."""
 
     def schedule(self, order: str) -> Schedule:
         """The steps of an order of updates; kept with the structure."""
@@ -94,7 +76,45 @@ class VariationalSession(Session):
         made: Potentials = self.once("potentials", lambda: self.graph.potentials(self.problem.evidence))
         return made
 
-    # --------------------------------------------------------------------------------------------------- probabilities
+    # ---------------------------------------------------------------------------------------------------- best answers
+
+    def found(self, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Labels [R, N] of all cells, improved cell by cell."""
+        with torch.no_grad():
+            ascent = self.ascent()
+            return searched(ascent, [lambda: start, lambda: likeliest(ascent)])
+
+    def ascent(self) -> Ascent:
+        """Products and single answers under the batch's own evidence."""
+        return Ascent(self.graph, self.potentials, self.schedule("sequential"))
+
+    def answer(self, labels: Mapping[str, Tensor]) -> Assignment:
+        """The outputs of labels [R, N] with their score; -1 and -inf where the labels are no answer.
+
+        Where latents are summed out, the score is a lower bound of that sum: the score with the labels of the latents,
+        or the bound of a product of latents, whichever is larger.
+        """
+        placed = {name: self.graph.outward(name, one, ABSENT) for name, one in labels.items()}
+        score = self.problem.score(placed).masked_fill(self.potentials.impossible, float("-inf"))
+        found = ~score.isneginf()
+        outputs = {name: one for name, one in placed.items() if name not in self.latent}
+        if self.latent:
+            score = torch.maximum(score, self.summed_score(outputs))
+        outputs = {
+            name: one.masked_fill(~found.reshape(-1, *([1] * (one.dim() - 1))), ABSENT) for name, one in outputs.items()
+        }
+        return Assignment(outputs, score.masked_fill(~found, float("-inf")), self.problem.label_names())
+
+    def summed_score(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        """[B]: a lower bound of the log of the sum of exp(score) over the latents of outputs [B, *dims]."""
+        potentials = self.graph.potentials(self.problem.known(outputs))
+        ascent = Ascent(self.graph, potentials, self.schedule("sequential"))
+        q = ascent.run(ascent.start(False), ascent.schedule.sweeps(LATENT_SWEEPS))
+        return ascent.bound(ascent.repaired(q) if ascent.hard else q)
+
+
+class VariationalSession(GroundedSession):
+    """One batch with probabilities of its cells and factors; arguments as in `GroundedSession`."""
 
     @abstractmethod
     def log_z(self, evidence: Evidence) -> Tensor:
@@ -181,35 +201,3 @@ class VariationalSession(Session):
     def _expectation(self, query: Query) -> Tensor:
         factors = self._factor_marginals(Query("factor_marginals"))
         return factored_expectation(query.values, self._marginals(Query("marginals")), factors)
-
-    # ---------------------------------------------------------------------------------------------------- best answers
-
-    def found(self, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Labels [R, N] of all cells, improved cell by cell."""
-        with torch.no_grad():
-            ascent = Ascent(self.graph, self.potentials, self.schedule("sequential"))
-            return searched(ascent, [lambda: start, lambda: likeliest(ascent)])
-
-    def answer(self, labels: Mapping[str, Tensor]) -> Assignment:
-        """The outputs of labels [R, N] with their score; -1 and -inf where the labels are no answer.
-
-        Where latents are summed out, the score is a lower bound of that sum: the score with the labels of the latents,
-        or the bound of a product of latents, whichever is larger.
-        """
-        placed = {name: self.graph.outward(name, one, ABSENT) for name, one in labels.items()}
-        score = self.problem.score(placed).masked_fill(self.potentials.impossible, float("-inf"))
-        found = ~score.isneginf()
-        outputs = {name: one for name, one in placed.items() if name not in self.latent}
-        if self.latent:
-            score = torch.maximum(score, self.summed_score(outputs))
-        outputs = {
-            name: one.masked_fill(~found.reshape(-1, *([1] * (one.dim() - 1))), ABSENT) for name, one in outputs.items()
-        }
-        return Assignment(outputs, score.masked_fill(~found, float("-inf")), self.problem.label_names())
-
-    def summed_score(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """[B]: a lower bound of the log of the sum of exp(score) over the latents of outputs [B, *dims]."""
-        potentials = self.graph.potentials(self.problem.known(outputs))
-        ascent = Ascent(self.graph, potentials, self.schedule("sequential"))
-        q = ascent.run(ascent.start(False), ascent.schedule.sweeps(LATENT_SWEEPS))
-        return ascent.bound(ascent.repaired(q) if ascent.hard else q)

@@ -1,0 +1,154 @@
+"""The best answer of one example as an integer linear program over indicators of labels and of joint labels.
+
+    maximise    sum of unary(i, a) m(i, a) + sum of table(f, a) m(f, a)
+    such that   sum over a of m(i, a) = 1                                         for every cell i,
+                sum over the joint labels of f with a at i of m(f, .) = m(i, a)   for every factor f, cell i, label a,
+                m(i, a) in {0, 1},  m(f, a) >= 0.
+
+Without the whole numbers this is the local polytope (Wainwright & Jordan 2008, section 8); with them, each m(f, .) is
+the indicator of its cells' labels.  What is forbidden has no indicator at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from energyml.diagnostics import EnergyError
+
+# The solver calls a gap of 1e-6 closed, whatever the scale of the scores: they are brought to this one.
+SCALE = 1e3
+OPTIMAL, INFEASIBLE = 0, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One example.
+
+    Attributes:
+        unary: by variable: [N, labels], finite or -inf.
+        factors: for each block: the variables of its slots, its scope [E, slots], and its tables [E, *labels].
+    """
+
+    unary: Mapping[str, np.ndarray]
+    factors: Sequence[tuple[tuple[str, ...], np.ndarray, np.ndarray]]
+
+    @property
+    def indicators(self) -> int:
+        """How many indicators it has, forbidden ones included."""
+        return sum(one.size for one in self.unary.values()) + sum(table.size for _, _, table in self.factors)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What the solver found.
+
+    Attributes:
+        labels: [N] by variable; `None` when it found no answer.
+        bound: an upper bound of the best score; -inf where there is provably no answer.
+        proven: whether the labels are provably best, or there is provably no answer.
+        nodes: how many nodes of the search tree it looked at.
+    """
+
+    labels: dict[str, np.ndarray] | None
+    bound: float
+    proven: bool
+    nodes: int
+
+
+def solver() -> tuple[Any, Any]:
+    """`scipy.optimize` and `scipy.sparse`; a remedy where they are missing."""
+    try:
+        return import_module("scipy.optimize"), import_module("scipy.sparse")
+    except ImportError as problem:
+        raise EnergyError(
+            "`ilp` needs scipy, whose HiGHS solves integer programs, and it is not installed: `pip install scipy`"
+        ) from problem
+
+
+def solve(example: Example, seconds: float) -> Solution:
+    """Solve one example.  Cost: exponential in the worst case; one linear program where the relaxation is tight."""
+    optimize, sparse = solver()
+    cells = {name: _numbered(scores) for name, scores in example.unary.items()}
+    start, columns = 0, {}
+    for name, (alive, _) in cells.items():
+        columns[name] = np.where(alive, start + np.cumsum(alive.ravel()).reshape(alive.shape) - 1, -1)
+        start += int(alive.sum())
+    whole = start
+    costs = [example.unary[name][alive] for name, (alive, _) in cells.items()]
+    rows, places, values, count = _one_label_each(cells, columns)
+    right = [np.ones(count)]
+    for names, scope, table in example.factors:
+        alive = np.isfinite(table)
+        for slot, name in enumerate(names):
+            shape = [len(scope), *([1] * len(names))]
+            shape[1 + slot] = table.shape[1 + slot]
+            alive &= (columns[name][scope[:, slot]] >= 0).reshape(shape)
+        costs.append(table[alive])
+        joint = np.nonzero(alive)
+        own = start + np.arange(len(joint[0]))
+        start += len(own)
+        for slot, name in enumerate(names):
+            of = columns[name][scope[:, slot]]
+            labels = of.shape[1]
+            # One equation for each label that the cell may have, forbidden joint labels or not.
+            equations = count + np.arange(of.size).reshape(of.shape)
+            rows += [equations[joint[0], joint[1 + slot]], equations[of >= 0]]
+            places += [own, of[of >= 0]]
+            values += [np.ones(len(own)), -np.ones(int((of >= 0).sum()))]
+            count += len(scope) * labels
+            right.append(np.zeros(len(scope) * labels))
+    score = np.concatenate(costs) if costs else np.zeros(0)
+    if not len(score):
+        return Solution({name: np.zeros(len(one), np.int64) for name, one in example.unary.items()}, 0.0, True, 0)
+    largest = float(np.abs(score).max())
+    scale = SCALE / largest if largest > np.finfo(np.float32).tiny else 1.0
+    matrix = sparse.csr_array(
+        (np.concatenate(values), (np.concatenate(rows), np.concatenate(places))), shape=(count, start)
+    )
+    equal = np.concatenate(right)
+    found = optimize.milp(
+        -score * scale,
+        integrality=(np.arange(start) < whole).astype(np.uint8),
+        bounds=optimize.Bounds(0, 1),
+        constraints=optimize.LinearConstraint(matrix, equal, equal),
+        options={"time_limit": seconds, "mip_rel_gap": 0.0},
+    )
+    return _read(found, columns, scale)
+
+
+def _numbered(scores: np.ndarray) -> tuple[np.ndarray, int]:
+    """Which labels of each cell are possible, and how many cells there are."""
+    return np.isfinite(scores), len(scores)
+
+
+def _one_label_each(
+    cells: Mapping[str, tuple[np.ndarray, int]], columns: Mapping[str, np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray], int]:
+    """The equations that give every cell one label: rows, columns, values, and how many there are."""
+    rows: list[np.ndarray] = []
+    places: list[np.ndarray] = []
+    count = 0
+    for name, (alive, number) in cells.items():
+        rows.append(count + np.nonzero(alive)[0])
+        places.append(columns[name][alive])
+        count += number
+    return rows, places, [np.ones(len(one)) for one in rows], count
+
+
+def _read(found: Any, columns: Mapping[str, np.ndarray], scale: float) -> Solution:
+    nodes = int(found.mip_node_count or 0)
+    if found.status == INFEASIBLE:
+        return Solution(None, float("-inf"), True, nodes)
+    bound = float("inf") if found.mip_dual_bound is None else -float(found.mip_dual_bound) / scale
+    if found.x is None:
+        return Solution(None, bound, False, nodes)
+    labels = {}
+    for name, of in columns.items():
+        weight = np.where(of >= 0, found.x[np.maximum(of, 0)], -1.0)
+        labels[name] = weight.argmax(1)
+    return Solution(labels, bound, found.status == OPTIMAL, nodes)
