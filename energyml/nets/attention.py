@@ -6,6 +6,7 @@ from math import log
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from energyml.nets.features import check_positive
 
@@ -47,13 +48,25 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, allowed: Tensor | None) -> Tensor:
         """Queries from ``[B, Q, H]`` over keys and values ``[B, S, H]``; ``allowed`` broadcasts to ``[B, Q, S]``."""
-        query, key, value = (
-            each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.query(x), keys, values)
-        )
+        query, key, value = (split_heads(each, self.heads) for each in (self.query(x), keys, values))
+        return self.read(query, key, value, allowed)
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+        """``[B, Q, H]``: what queries ``[B, heads, Q, H / heads]`` read from keys and values split alike."""
         scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
         weights = attend(scores, None if allowed is None else allowed.unsqueeze(1))
         mixed: Tensor = self.out((weights @ value).transpose(1, 2).flatten(2))
         return mixed
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """Positions ``[B, S, H]`` as ``[B, heads, S, H / heads]``."""
+    return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
+
+
+def split_rows(x: Tensor, examples: int, heads: int) -> Tensor:
+    """The hypotheses of each example, ``[B * n, H]``, as ``[B, heads, n, H / heads]``."""
+    return x.reshape(examples, x.shape[0] // max(1, examples), heads, x.shape[1] // heads).transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -80,6 +93,13 @@ class Block(nn.Module):
         normed = self.norm(x)
         return self.attention.key(normed), self.attention.value(normed)
 
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What positions ``[..., H]`` ask the self-attention, and what they show to it."""
+        parts = (self.attention.query, self.attention.key, self.attention.value)
+        weight, bias = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+        query, key, value = F.linear(self.norm(x), weight, bias).chunk(3, -1)  # one large product is the fastest
+        return query, key, value
+
     def memory_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """What the memory ``[B, S, H]`` shows to the attention to it."""
         if self.cross is None:
@@ -94,9 +114,20 @@ class Block(nn.Module):
         allowed: Tensor | None = None,
         memory: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Positions ``[B, Q, H]`` to ``[B, Q, H]``; ``memory`` is keys, values and a bool ``[B, S]``: what exists."""
-        x = x + self.attention(self.norm(x), keys, values, allowed)
+        """Positions ``[B, Q, H]`` to ``[B, Q, H]``; ``memory`` as in ``after``."""
+        return self.after(x + self.attention(self.norm(x), keys, values, allowed), memory)
+
+    def after(self, x: Tensor, memory: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
+        """What follows the self-attention.
+
+        Args:
+            x: ``[R, ..., H]``; R is B, or a multiple of it: rows that share a memory ask it together.
+            memory: its keys and values ``[B, heads, S, H / heads]``, and a bool ``[B, S]``: what exists.
+        """
         if self.cross is not None and self.cross_norm is not None and memory is not None:
-            x = x + self.cross(self.cross_norm(x), memory[0], memory[1], memory[2].unsqueeze(1))
+            keys, values, exists = memory
+            query = self.cross.query(self.cross_norm(x)).flatten(0, -2)
+            query = split_rows(query, keys.shape[0], self.cross.heads)
+            x = x + self.cross.read(query, keys, values, exists.unsqueeze(1)).reshape(x.shape)
         summed: Tensor = x + self.wide(x)
         return summed

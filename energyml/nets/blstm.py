@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from energyml.nets.bound import BoundType
@@ -23,10 +25,12 @@ class LSTMEncoder(nn.Module):
         layers: how many layers.
         embed: the size of the embedding of a label input.
         dropout: the probability of dropping a unit.
+        vectors: a file of pretrained vectors for the first label input.
         project: whether a linear layer follows; without it the output is the states, ``2 * hidden`` of them a position
             (``hidden`` when unidirectional).
-        bidirectional: whether to read backwards too.
     """
+
+    bidirectional: ClassVar[bool]
 
     def __init__(
         self,
@@ -37,17 +41,19 @@ class LSTMEncoder(nn.Module):
         layers: int = 1,
         embed: int = 50,
         dropout: float = 0.0,
+        vectors: str | None = None,
         project: bool = True,
-        bidirectional: bool = True,
     ) -> None:
         super().__init__()
         if shared_index(inputs, output) < 1:
             raise ValueError("the inputs and the output of a sequence network share their first axis, which is a dim")
         self.dim = output.dims[0]
         self.output = output
-        self.features = Features(inputs, 1, embed=embed)
+        self.features = Features(inputs, 1, embed=embed, vectors=vectors)
         self.dropout = nn.Dropout(dropout)
-        self.stack = LSTMStack(self.features.size, hidden, layers=layers, bidirectional=bidirectional, dropout=dropout)
+        self.stack = LSTMStack(
+            self.features.size, hidden, layers=layers, bidirectional=self.bidirectional, dropout=dropout
+        )
         size = fixed_size(output.shape[1:], "the output")
         if not project and size != self.stack.width:
             raise ValueError(f"without a projection the output has {self.stack.width} values a position, not {size}")
@@ -62,36 +68,12 @@ class LSTMEncoder(nn.Module):
 
 
 class BLSTM(LSTMEncoder):
-    """The encoder in both directions (Graves and Schmidhuber 2005).
+    """The encoder in both directions (Graves and Schmidhuber 2005)."""
 
-    Args:
-        inputs: types that share their first axis, a dim T: labels (embedded) or reals (flattened).
-        output: ``[T, *fixed]``.
-        hidden: units of a direction.
-        layers: how many layers.
-        embed: the size of the embedding of a label input.
-        dropout: the probability of dropping a unit.
-        project: whether a linear layer follows; without it the output is the ``2 * hidden`` states of a position.
-    """
+    bidirectional = True
 
-    def __init__(
-        self,
-        inputs: tuple[BoundType, ...],
-        output: BoundType,
-        *,
-        hidden: int = 100,
-        layers: int = 1,
-        embed: int = 50,
-        dropout: float = 0.0,
-        project: bool = True,
-    ) -> None:
-        super().__init__(
-            inputs,
-            output,
-            hidden=hidden,
-            layers=layers,
-            embed=embed,
-            dropout=dropout,
-            project=project,
-            bidirectional=True,
-        )
+
+class ForwardLSTM(LSTMEncoder):
+    """The encoder from left to right: a position knows what stands before it and nothing of what follows."""
+
+    bidirectional = False

@@ -80,12 +80,16 @@ def _pointwise(arguments: Arguments, selection: Selection) -> TensorType:
     return TensorType(REAL, (*_shared_index(arguments), *selection["out"]))
 
 
-def _over_sequence(arguments: Arguments, selection: Selection) -> TensorType:
+def _over_sequence(arguments: Arguments, selection: Selection, directions: int = 2) -> TensorType:
     index = _shared_index(arguments)
     if len(index) != 1:
         raise BadArguments(f"takes sequences, whose one leading axis is a dim; found `{arguments[0]}`", 0)
-    out = selection["out"] or (number_axis(2 * selection["hidden"]),)
+    out = selection["out"] or (number_axis(directions * selection["hidden"]),)
     return TensorType(REAL, (*index, *out))
+
+
+def _from_left(arguments: Arguments, selection: Selection) -> TensorType:
+    return _over_sequence(arguments, selection, directions=1)
 
 
 def _images(arguments: Arguments, selection: Selection) -> TensorType:
@@ -150,6 +154,7 @@ def _odd_width(selection: Selection) -> Mapping[str, str]:
 _OUT = Option("out", Axes(), summary="the fixed axes of the result: a label set, a size, or a list of axes")
 _OUT_OPTIONAL = Option("out", Axes(), None, "the fixed axes of the result; the hidden states when left out")
 _EMBED = Option("embed", Whole(), 50, "size of the vectors that stand for label-valued inputs")
+_VECTORS = Option("vectors", Text(), None, "a file of pretrained vectors for the first label-valued input")
 _DROPOUT = Option("dropout", Real(0, 1), 0.0, "share of units dropped in training")
 _ACTIVATION = Option("activation", Word(("relu", "tanh", "sigmoid", "gelu")), "relu", "the non-linearity")
 _HEADS = Option("heads", Whole(), 4, "attention heads; they divide `hidden`")
@@ -170,6 +175,7 @@ _WORD_OPTIONS = (
     Option("char_embed", Whole(), 10, "size of a character vector"),
     Option("char_body", Word(("blstm", "cnn")), "blstm", "what reads the characters"),
     Option("words", Whole(), 50, "size of a word vector"),
+    Option("vectors", Text(), None, "a file of pretrained word vectors"),
     Option("pos", Whole(), 10, "size of a part-of-speech vector"),
     Option("body", Word(("blstm", "linear")), "blstm", "what reads the concatenation"),
     _hidden(300),
@@ -229,7 +235,7 @@ CARDS: tuple[NetCard, ...] = (
         (_OUT, _hidden(100), _layers(1), _ACTIVATION, _DROPOUT, _EMBED),
         "mlp:MLP",
     ),
-    _function("embedding", "a vector for each label", _embedded, (_OUT,), "embedding:Embedding"),
+    _function("embedding", "a vector for each label", _embedded, (_OUT, _VECTORS), "embedding:Embedding"),
     _function(
         "lenet5",
         "the convolutional network for small images",
@@ -242,9 +248,17 @@ CARDS: tuple[NetCard, ...] = (
         "blstm",
         "a bidirectional LSTM over a sequence",
         _over_sequence,
-        (_OUT_OPTIONAL, _hidden(100), _layers(1), _EMBED, _DROPOUT),
+        (_OUT_OPTIONAL, _hidden(100), _layers(1), _EMBED, _VECTORS, _DROPOUT),
         "blstm:BLSTM",
         "Tu & Gimpel 2019, section 3",
+    ),
+    _function(
+        "lstm",
+        "an LSTM over a sequence from left to right",
+        _from_left,
+        (_OUT_OPTIONAL, _hidden(100), _layers(1), _EMBED, _VECTORS, _DROPOUT),
+        "blstm:ForwardLSTM",
+        "Goyal et al. 2019, section 4",
     ),
     _function(
         "cnn1d",
@@ -336,6 +350,7 @@ CARDS: tuple[NetCard, ...] = (
             Option("online", Flag(), False, "whether files may be fetched"),
         ),
         1,
+        "energyml.nets.masked_pretrained:PretrainedMasked",
         role="masked",
     ),
     NetCard(

@@ -15,6 +15,7 @@ from energyml.nets.features import (
     check_positive,
     existing,
     fixed_size,
+    label_embedding,
     on_existing,
 )
 from energyml.nets.order import Order
@@ -38,6 +39,7 @@ class CharsWords(nn.Module):
         chars: units of a direction of the character BiLSTM, or filters of the character convolution.
         char_layers: layers of the character BiLSTM.
         words: the size of a word's embedding.
+        vectors: a file of pretrained vectors for the words.
         pos: the size of the embedding of a part of speech.
         char_embed: the size of a character's embedding.
         char_body: ``blstm`` or ``cnn``.
@@ -57,6 +59,7 @@ class CharsWords(nn.Module):
         chars: int = 50,
         char_layers: int = 2,
         words: int = 50,
+        vectors: str | None = None,
         pos: int = 10,
         char_embed: int = 10,
         char_body: str = "blstm",
@@ -74,9 +77,8 @@ class CharsWords(nn.Module):
         self.dims = inputs[0].dims
         self.output = output
         self.char_embedding = LabelEmbedding(classes[0], char_embed)
-        self.embeddings = nn.ModuleList(
-            LabelEmbedding(count, size) for count, size in zip(classes[1:], (words, pos), strict=False)
-        )
+        self.embeddings = nn.ModuleList([label_embedding(classes[1], words, vectors, argument=1, option="words")])
+        self.embeddings.extend(LabelEmbedding(count, pos) for count in classes[2:])
         self.char_lstm: LSTMStack | None = None
         self.char_conv: nn.Conv1d | None = None
         if check_choice("char_body", char_body, ("blstm", "cnn")) == "blstm":

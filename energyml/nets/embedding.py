@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from energyml.nets.bound import BoundType
-from energyml.nets.features import LabelEmbedding, Masks, fixed_size
+from energyml.nets.features import Masks, fixed_size, label_embedding
 
 
 class Embedding(nn.Module):
@@ -14,15 +14,17 @@ class Embedding(nn.Module):
     Args:
         inputs: one type, of labels.
         output: the axes of the input, then one fixed axis.
+        vectors: a file of pretrained vectors.
     """
 
-    def __init__(self, inputs: tuple[BoundType, ...], output: BoundType) -> None:
+    def __init__(self, inputs: tuple[BoundType, ...], output: BoundType, *, vectors: str | None = None) -> None:
         super().__init__()
         if len(inputs) != 1 or inputs[0].classes is None:
             raise ValueError("an embedding reads exactly one input, of labels")
         if len(output.shape) != len(inputs[0].shape) + 1:
             raise ValueError("an embedding adds exactly one axis to its input")
-        self.embedding = LabelEmbedding(inputs[0].classes, fixed_size(output.shape[-1:], "the output"))
+        size = fixed_size(output.shape[-1:], "the output")
+        self.embedding = label_embedding(inputs[0].classes, size, vectors, argument=0, option="out")
 
     def forward(self, *args: Tensor, masks: Masks) -> Tensor:
         """Labels ``[B, ...]`` to vectors ``[B, ..., size]``."""

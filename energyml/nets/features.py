@@ -112,6 +112,50 @@ class LabelEmbedding(nn.Embedding):
         return super().forward(input.clamp(0, self.num_embeddings - 1))
 
 
+class VectorEmbedding(LabelEmbedding):
+    """An embedding that starts from pretrained vectors; labels without one share a single vector, which is learned too.
+
+    It is built without the file: sizes do not depend on it, so that weights can be stored and loaded where it is not.
+    ``energyml.data.vectors`` reads it when a model is bound.
+
+    Args:
+        classes: the number of labels.
+        size: the numbers of a vector.
+        path: the file.
+        argument: which argument of the network it embeds.
+        option: the option that says its size, for messages.
+
+    Attributes:
+        known: bool ``[classes]``, which labels have a vector of their own.
+    """
+
+    known: Tensor
+
+    def __init__(self, classes: int, size: int, path: str, *, argument: int, option: str) -> None:
+        super().__init__(classes, size)
+        self.path, self.argument, self.option = path, argument, option
+        self.missing = nn.Parameter(torch.zeros(size))
+        self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))
+
+    def start_from(self, labels: Tensor, vectors: Tensor) -> None:
+        """Give some labels ``[n]`` vectors ``[n, size]`` of their own."""
+        with torch.no_grad():
+            self.weight[labels] = vectors.to(self.weight)
+        self.known[labels] = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Labels ``[...]`` to vectors ``[..., embedding_dim]``."""
+        own = self.known[input.clamp(0, self.num_embeddings - 1)]
+        return torch.where(own.unsqueeze(-1), super().forward(input), self.missing)
+
+
+def label_embedding(classes: int, size: int, vectors: str | None, *, argument: int, option: str) -> LabelEmbedding:
+    """An embedding with first values of its own, or from the file ``vectors``."""
+    if vectors is None:
+        return LabelEmbedding(classes, size)
+    return VectorEmbedding(classes, size, vectors, argument=argument, option=option)
+
+
 class Features(nn.Module):
     """Turns arguments that share their leading axes into one feature vector a position.
 
@@ -122,12 +166,13 @@ class Features(nn.Module):
         inputs: the types of the arguments.
         index: how many leading axes they share.
         embed: the size of a label's embedding.
+        vectors: a file of pretrained vectors for the first argument of labels.
 
     Attributes:
         size: F, the number of features of a position.
     """
 
-    def __init__(self, inputs: Sequence[BoundType], index: int, *, embed: int = 50) -> None:
+    def __init__(self, inputs: Sequence[BoundType], index: int, *, embed: int = 50, vectors: str | None = None) -> None:
         super().__init__()
         check_positive(embed=embed)
         self.inputs = tuple(inputs)
@@ -139,12 +184,16 @@ class Features(nn.Module):
             if given.classes is None:
                 self.embeddings.append(nn.Identity())
             else:
-                self.embeddings.append(LabelEmbedding(given.classes, embed))
+                made = label_embedding(given.classes, embed, vectors, argument=number - 1, option="embed")
+                self.embeddings.append(made)
+                vectors = None
                 size *= embed
             self.sizes.append(size)
         self.size = sum(self.sizes)
         if self.size == 0:
             raise ValueError("the network has no input feature")
+        if vectors is not None:
+            raise ValueError("vectors: the network has no input of labels that could have vectors")
 
     def forward(self, args: Sequence[Tensor], masks: Masks) -> Tensor:
         """Arguments ``[B, *index, ...]`` to features ``[B, *index, F]``."""

@@ -30,3 +30,9 @@ class LabelInputs(nn.Module):
         """Labels ``[B, T]`` to the inputs ``[B, T, embed]`` of T steps: the start symbol, then all but the last."""
         start = torch.full_like(labels[:, :1], self.labels)
         return self.embed(torch.cat([start, labels.clamp(0, self.labels - 1)[:, :-1]], dim=1))
+
+
+def each_row(shared: Tensor, rows: int) -> Tensor:
+    """What the rows of an example share, ``[B, F]``, for each of them, ``[rows, F]``."""
+    examples = shared.shape[0]
+    return shared if examples == rows else shared.repeat_interleave(rows // max(1, examples), 0)

@@ -11,7 +11,7 @@ from energyml.nets.attention import attend
 from energyml.nets.bound import BoundType
 from energyml.nets.features import Masks, check_choice, check_positive
 from energyml.nets.given import Given
-from energyml.nets.label_inputs import LabelInputs
+from energyml.nets.label_inputs import LabelInputs, each_row
 
 
 class LSTMState(NamedTuple):
@@ -59,6 +59,7 @@ class LSTMDecoder(LabelInputs):
     """
 
     varying: ClassVar[tuple[str, ...]] = ("hidden", "cell")
+    by_row: ClassVar[tuple[str, ...]] = ("hidden", "cell")
 
     def __init__(
         self,
@@ -110,10 +111,11 @@ class LSTMDecoder(LabelInputs):
 
     def step(self, state: LSTMState, embedding: Tensor, t: int) -> tuple[Tensor, LSTMState]:
         """Unnormalised scores ``[B, labels]`` of position t after the label embedded as ``[B, embed]``, next state."""
-        parts = [embedding, state.context]
+        rows = embedding.shape[0]
+        parts = [embedding, each_row(state.context, rows)]
         read: list[Tensor] = []
         if self.attention == "aligned":
-            read = [state.memory[:, min(t, state.memory.shape[1] - 1)]]
+            read = [each_row(state.memory[:, min(t, state.memory.shape[1] - 1)], rows)]
         elif self.attention == "bahdanau":
             read = [self._attend(state, state.hidden[:, -1:]).squeeze(1)]
         hidden, cell = self._advance(state, torch.cat([*parts, *read], dim=-1))
@@ -161,13 +163,17 @@ class LSTMDecoder(LabelInputs):
         return torch.stack(hidden, dim=1), torch.stack(cell, dim=1) if cell else state.cell
 
     def _attend(self, state: LSTMState, queries: Tensor) -> Tensor:
-        """The memory that states ``[B, Q, H]`` read, ``[B, Q, F]``."""
+        """The memory that states ``[R, Q, H]`` read, ``[R, Q, F]``; rows that share a memory ask it together."""
+        rows, asked = queries.shape[:2]
+        examples = state.memory.shape[0]
+        queries = queries.reshape(examples, rows * asked // max(1, examples), self.hidden)
         if self.query is None or self.energy is None:
             scores = queries @ state.keys.transpose(1, 2) * self.hidden**-0.5
         else:
             mixed = torch.tanh(self.query(queries).unsqueeze(2) + state.keys.unsqueeze(1))
             scores = self.energy(mixed).squeeze(-1)
-        return attend(scores, (state.exists > 0.5).unsqueeze(1)) @ state.memory
+        read = attend(scores, (state.exists > 0.5).unsqueeze(1)) @ state.memory
+        return read.reshape(rows, asked, read.shape[-1])
 
 
 def _extend_last(memory: Tensor, exists: Tensor) -> Tensor:

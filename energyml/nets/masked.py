@@ -18,6 +18,9 @@ from energyml.nets.given import Given
 from energyml.nets.order import Order
 from energyml.nets.recurrent import LSTMStack
 
+# Positions that a Transformer reads in one pass, over all rows and all copies with one of their positions masked.
+PASS = 1 << 16
+
 
 class AlignedGiven(nn.Module):
     """What a masked network is given, as one vector a position: tensors over its dim, and others repeated along it."""
@@ -98,9 +101,10 @@ class MaskedBLSTM(nn.Module):
 class MaskedTransformer(nn.Module):
     """Masked scores from a bidirectional Transformer, with a pass for each position (Devlin et al. 2019).
 
-    Position t is replaced by a mask symbol in the copy that scores it; the T copies go through the network as a batch,
-    ``chunk`` positions at a time. The last layer only computes the masked position. Cost: T times a Transformer over T
-    positions; memory B * chunk * T * (hidden + heads * T) a layer.
+    Position t is replaced by a mask symbol in the copy that scores it; the T copies of all rows go through the network
+    as batches: at most ``chunk`` masked positions at a time, and so many rows that a pass reads about ``PASS``
+    positions. The last layer only computes the masked position. Cost: T times a Transformer over T positions; memory
+    PASS * (hidden + heads * T) a layer in a pass, of which gradients keep all passes.
 
     Args:
         labels: how many labels there are.
@@ -137,18 +141,31 @@ class MaskedTransformer(nn.Module):
     def masked_scores(self, y: Tensor, given: tuple[Tensor, ...], masks: Masks) -> Tensor:
         """Labels ``[B, T]`` to scores ``[B, T, labels]``."""
         length = y.shape[1]
-        embedded = self.label_embedding(y)
+        embedded: Tensor = self.label_embedding(y)
         exists = existing([self.dim], masks, y.shape)
         time = torch.arange(length, device=y.device)
         at = time if exists is None else (exists.cumsum(1) - 1).clamp(min=0)
         beside = positions(at, self.hidden, embedded.dtype).expand_as(embedded)
         if self.beside is not None:
             beside = beside + self.beside(self.given(given, masks, embedded))
-        scores = [
-            self._score_chunk(embedded, beside, exists, time[first : first + self.chunk])
-            for first in range(0, length, self.chunk)
+        if not length or not y.shape[0]:
+            return embedded.new_zeros(y.shape[0], length, self.labels)
+        copies = max(1, PASS // length)
+        rows = max(1, copies // min(self.chunk, length))
+        parts = [
+            self._score_rows(
+                embedded[at : at + rows],
+                beside[at : at + rows],
+                None if exists is None else exists.expand(y.shape)[at : at + rows],
+                time.split(min(self.chunk, copies)),
+            )
+            for at in range(0, y.shape[0], rows)
         ]
-        return torch.cat(scores, dim=1) if scores else embedded.new_zeros(y.shape[0], 0, self.labels)
+        return torch.cat(parts)
+
+    def _score_rows(self, embedded: Tensor, beside: Tensor, exists: Tensor | None, times: Sequence[Tensor]) -> Tensor:
+        """The scores ``[b, T, labels]`` of some rows, so many positions at a time as ``times`` has."""
+        return torch.cat([self._score_chunk(embedded, beside, exists, at) for at in times], dim=1)
 
     def _score_chunk(self, embedded: Tensor, beside: Tensor, exists: Tensor | None, at: Tensor) -> Tensor:
         """The scores ``[B, C, labels]`` at the positions ``at`` (``[C]``)."""

@@ -9,8 +9,11 @@ input is the embedding of the start symbol (whose index is the number of labels)
 
 ``forced`` is all steps at once for labels that are known, for less where nothing has to be done step by step.
 
-A state is a named tuple of tensors with a leading batch axis: a beam may gather, repeat or blend its rows. The fields
-in ``varying`` change from step to step; the others are the same for all hypotheses of an example.
+A state is a named tuple of tensors with a leading batch axis.  The fields in ``varying`` change from step to step.  The
+fields in ``by_row`` have a row for each hypothesis, which a beam may gather, repeat or blend; the others have one row
+for all hypotheses of an example.  With n hypotheses of each of B examples, embeddings and the fields in ``by_row`` have
+B * n rows, those of an example standing together, and the other fields B.  A network without ``by_row`` gets B * n rows
+of everything.
 """
 
 from energyml.nets.lstm_decoder import LSTMDecoder, LSTMState

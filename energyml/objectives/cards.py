@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from energyml.cards.card import Card
 from energyml.cards.groups import GroupOf
-from energyml.cards.options import CardOf, Flag, Option, Real, Scheduled, Weights, Whole, Word
+from energyml.cards.options import CardOf, Flag, Option, Real, Scheduled, Text, Weights, Whole, Word
 from energyml.cards.pairs import LabelPairs
 from energyml.queries import View
 
@@ -18,10 +18,13 @@ class ObjectiveCard(Card):
     Attributes:
         asks: the queries that any backend may answer for it.
         view: a view that every term must offer, where the objective looks at terms directly.
+        players: whose parameters move, in turns on each batch: `infer` (those that the backend owns), `model` (the
+            energy's); all at once when empty.
     """
 
     asks: tuple[str, ...] = ()
     view: View | None = None
+    players: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,11 @@ STAGE_OPTIONS: tuple[Option, ...] = (
     Option("without", GroupOf(("term",), "term"), None, "terms that are left out of the score"),
 )
 _COST = Option("cost", CardOf("cost"), None, "the decomposable cost; normalised Hamming when left out")
+_LOCAL = (
+    Option("smoothing", Real(0, 1), 0.0, "share of the local cross-entropy's target that all labels divide equally"),
+    Option("entropy", Real(0), 0.0, "weight of the entropy of relaxed labels, which is pushed down"),
+)
 _WIDTH = Option("width", Whole(), 5, "hypotheses kept at each step")
-_ALPHA = Option("alpha", Scheduled(Real(0, open_low=True)), 1.0, "peakedness of the relaxed top-k")
 
 
 def _objective(
@@ -58,13 +64,16 @@ def _objective(
     source: str = "",
     implementation: str | None = None,
     view: View | None = None,
+    players: tuple[str, ...] = (),
 ) -> ObjectiveCard:
-    return ObjectiveCard("objective", name, summary, (*own, *STAGE_OPTIONS), 0, implementation, source, asks, view)
+    options = (*own, *STAGE_OPTIONS)
+    return ObjectiveCard("objective", name, summary, options, 0, implementation, source, asks, view, players)
 
 
 _SCALING = "Shevchenko & Osokin 2019"
 _BEAMS = "Goyal et al. 2018"
 _THESIS = "Goyal 2021"
+_INFNETS = "Tu & Gimpel"
 
 CARDS: tuple[Card, ...] = (
     _objective(
@@ -105,13 +114,20 @@ CARDS: tuple[Card, ...] = (
         implementation="energyml.objectives.pseudo_likelihood:pseudo_likelihood",
         view=View.CONDITIONAL,
     ),
-    _objective("teacher_forcing", "log-likelihood of a locally normalised sequence score", (), view=View.STEP),
+    _objective(
+        "teacher_forcing",
+        "cross-entropy of each label after the gold labels before it",
+        (),
+        implementation="energyml.objectives.teacher_forcing:teacher_forcing",
+        view=View.STEP,
+    ),
     _objective(
         "self_normalized",
         "teacher forcing with an L2 penalty on the local log-normaliser",
         (),
         Option("weight", Real(0), 0.1, "weight of the penalty"),
         source="Goyal et al. 2019, section 3",
+        implementation="energyml.objectives.self_normalized:self_normalized",
         view=View.STEP,
     ),
     _objective(
@@ -120,49 +136,132 @@ CARDS: tuple[Card, ...] = (
         (),
         Option("choose", Word(("greedy", "sample")), "greedy", "how the own prediction is made"),
         Option("relax", Word(("hard", "fixed", "annealed")), "hard", "whether gradients flow through it"),
-        Option("mixing", CardOf("mixing"), None, "share of gold tokens by epoch"),
-        _ALPHA,
+        Option("mixing", CardOf("mixing"), None, "share of gold labels by epoch; `inverse_sigmoid` when left out"),
+        Option("alpha", Scheduled(Real(0, open_low=True)), 1.0, "peakedness of the relaxed prediction"),
         source=f"{_THESIS}, chapter 3",
+        implementation="energyml.objectives.scheduled_sampling:scheduled_sampling",
         view=View.STEP,
     ),
     _objective(
         "direct_loss",
-        "expected decomposable cost of relaxed labels, as a relaxed beam gives them",
+        "expected decomposable cost of relaxed labels, as gradient steps or a relaxed beam give them",
         ("soft_decode",),
         _COST,
         source=f"{_BEAMS}, section 2",
+        implementation="energyml.objectives.direct_loss:direct_loss",
     ),
     _objective(
         "beam_hinge",
         "cost-augmented hinge on a relaxed or hard beam",
-        ("soft_decode",),
+        ("soft_decode", "max_with_cost"),
         _COST,
-        Option("relax", Flag(), True, "soft beam, or the hard beam of the footnote"),
+        Option("relax", Flag(), True, "the stage's relaxed beam, or the hard beam of the footnote"),
+        Option("width", Whole(), 5, "hypotheses of the hard beam"),
         source=f"{_BEAMS}, section 2.5",
+        implementation="energyml.objectives.beam_hinge:beam_hinge",
+        view=View.STEP,
     ),
-    _objective("beam_nll", "log-likelihood with the normaliser summed over a beam", ("n_best",), _WIDTH),
-    _objective("minimum_risk", "expected cost over the best answers or over samples", ("n_best",), _COST),
+    _objective(
+        "infnet_loss",
+        "fits an inference network to a fixed energy: relaxed energy plus local cross-entropy",
+        ("soft_decode",),
+        *_LOCAL,
+        source=f"{_INFNETS} 2019, section 4",
+        implementation="energyml.objectives.infnet_loss:infnet_loss",
+        view=View.SOFT,
+        players=("infer",),
+    ),
+    _objective(
+        "spen",
+        "an energy and its inference network against each other, in turns",
+        ("soft_decode",),
+        Option("loss", Word(("margin", "contrastive")), "margin", "margin-rescaled hinge, or the perceptron's"),
+        _COST,
+        *_LOCAL,
+        source=f"{_INFNETS} 2018",
+        implementation="energyml.objectives.spen:spen",
+        view=View.SOFT,
+        players=("infer", "model"),
+    ),
+    _objective(
+        "beam_nll",
+        "log-likelihood with the normaliser summed over a beam",
+        (),
+        _WIDTH,
+        Option("early", Flag(), True, "stop where the gold labels leave the beam"),
+        source="Andor et al. 2016, section 2.3; Collins & Roark 2004",
+        implementation="energyml.objectives.beam_nll:beam_nll",
+        view=View.STEP,
+    ),
+    _objective(
+        "minimum_risk",
+        "expected cost over the best answers or over samples",
+        ("n_best",),
+        _COST,
+        Option("count", Whole(), 5, "how many answers"),
+        Option("over", Word(("best", "samples")), "best", "which answers"),
+        Option("sharpness", Real(0, open_low=True), 1.0, "what scores are multiplied by"),
+        source="Smith & Eisner 2006; Shen et al. 2016",
+        implementation="energyml.objectives.minimum_risk:minimum_risk",
+    ),
+    _objective(
+        "distill",
+        "divergence of the score of whole sequences from a teacher that is normalised at each step",
+        (),
+        Option("teacher", Text(), None, "the folder of a trained run; the model's own steps when left out"),
+        Option("count", Whole(2), 16, "sequences that are drawn from the teacher"),
+        source="Goyal et al. 2019, section 3.2; Hinton et al. 2015",
+        implementation="energyml.objectives.distill:distill",
+        view=View.STEP,
+    ),
     _objective(
         "mlm",
         "masked-language-model training: the degenerate pseudo-likelihood",
         (),
-        source=f"{_THESIS}, chapter 6",
+        source=f"{_THESIS}, section 6.2.1",
+        implementation="energyml.objectives.mlm:mlm",
         view=View.PROPOSE,
     ),
     _objective(
         "kl_projection",
-        "projection of a masked model onto its own Gibbs chain",
-        ("sample",),
-        source=f"{_THESIS}, section 6.1",
+        "divergence of the true conditionals from those of a frozen masked model",
+        (),
+        Option("teacher", Text(), None, "the folder of a trained run; the model as the stage began when left out"),
+        Option("weight", Real(0), 0.0, "weight of the pseudo-likelihood that is added; the thesis uses 1"),
+        source=f"{_THESIS}, section 6.2.2",
+        implementation="energyml.objectives.kl_projection:kl_projection",
         view=View.PROPOSE,
     ),
-    _objective("nce", "noise-contrastive estimation", ("sample",)),
+    _objective(
+        "nce",
+        "noise-contrastive estimation: the data told apart from noise",
+        (),
+        Option("count", Whole(), 10, "answers of noise for each example"),
+        Option("noise", Word(("uniform", "unigram", "sampler")), "unigram", "where they come from"),
+        Option("loss", Word(("ranking", "binary")), "ranking", "which one is the data's, or each by itself"),
+        Option("run", Text(), None, "the trained run that the sampler draws from; the model itself when left out"),
+        source="Gutmann & Hyvärinen 2010; Ma & Collins 2018",
+        implementation="energyml.objectives.nce:nce",
+        view=View.SCORE,
+    ),
     _objective(
         "contrastive_divergence",
         "gradient from a few sampler steps",
-        ("sample",),
+        (),
         Option("steps", Whole(), 1, "sampler steps"),
+        Option("chains", Whole(), 1, "chains of each example"),
         Option("persistent", Flag(), False, "keep the chains between batches"),
+        source="Hinton 2002; Tieleman 2008",
+        implementation="energyml.objectives.contrastive_divergence:contrastive_divergence",
+        view=View.SCORE,
+    ),
+    _objective(
+        "score_matching",
+        "slopes and curvatures of a field's score, without log Z",
+        (),
+        source="Hyvärinen 2005",
+        implementation="energyml.objectives.score_matching:score_matching",
+        view=View.QUADRATIC,
     ),
     DecoderCard("decoder", "map", "the best answer", asks=("map",)),
     DecoderCard("decoder", "marginal_argmax", "the most probable label of each cell", asks=("marginals",)),

@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from energyml.backend import Problem
+from energyml.cards.card import Selection
+from energyml.diagnostics import EnergyError
+
 REDUCTIONS = ("example", "cell", "sum", "none")
+
+
+@dataclass(frozen=True)
+class ExampleLosses:
+    """Losses before any reduction.
+
+    Attributes:
+        losses: [B].
+        cells: [B] how many cells of each example have a label or a value.
+        objective: what was asked for.
+        problem: the batch; what networks gave for it is remembered there.
+    """
+
+    losses: Tensor
+    cells: Tensor
+    objective: Selection
+    problem: Problem
+
+    def reduced(self, reduction: str | None = None) -> Tensor:
+        """The loss of the batch; see `reduce_losses`."""
+        chosen = reduction or self.objective["reduction"]
+        return reduce_losses(self.losses, self.cells, chosen, self.objective.name)
+
+
+def with_cost(objective: Selection, cost: Mapping[str, Tensor] | None) -> Selection:
+    """An objective with costs [B, *dims, labels] by variable in place of those that it names."""
+    if cost is None:
+        return objective
+    if objective.card.option("cost") is None:
+        raise EnergyError(f"`{objective.name}` has no cost; `ssvm` and `softmax_margin` take `cost=`")
+    return Selection(objective.card, {**objective.options, "cost": cost})
 
 
 def labelled_cells(answer: Mapping[str, Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from energyml.nets.blstm import BLSTM, LSTMEncoder
+from energyml.nets.blstm import BLSTM, ForwardLSTM
 from energyml.nets.bound import BoundType
 from energyml.nets.chars_words import CharsWords
 from energyml.nets.cnn1d import CNN1d
@@ -69,7 +69,7 @@ CASES = {
     "blstm": Case(partial(BLSTM, hidden=5), (real("T", 2, 3), WORDS), real("T", 4)),
     "blstm-deep": Case(partial(BLSTM, hidden=5, layers=2), (WORDS,), real("T", 2, 3)),
     "blstm-states": Case(partial(BLSTM, hidden=5, project=False), (WORDS,), real("T", 10)),
-    "lstm": Case(partial(LSTMEncoder, hidden=5, bidirectional=False), (WORDS,), real("T", 4)),
+    "lstm": Case(partial(ForwardLSTM, hidden=5), (WORDS,), real("T", 4)),
     "cnn1d": Case(partial(CNN1d, hidden=5, layers=2, width=5), (real("T", 2), WORDS), real("T", 4)),
     "chars_words": Case(partial(CharsWords, hidden=6), (CHARS, WORDS, POS), real("T", 4)),
     "chars_words-linear": Case(partial(CharsWords, hidden=6, body="linear"), (CHARS, WORDS), real("T", 4)),

@@ -1,0 +1,185 @@
+"""How a stepwise model and a beam behave on gold answers: log-normalisers, where the gold leaves the beam, lengths.
+
+report = sequence_report(model, width=5, word=..., lengths=..., y=gold)
+for batch in more: report = report + sequence_report(model, width=5, **batch)
+print(report)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from energyml.backends.beam.search import Plan, Search
+from energyml.bind.maker import LengthsLike, MaskLike
+from energyml.bind.steps import Steps
+from energyml.diagnostics import EnergyError
+from energyml.energy_model import EnergyModel
+
+
+@dataclass(frozen=True)
+class SequenceReport:
+    """What was counted over some examples; reports of batches are added up.
+
+    Attributes:
+        examples: how many examples.
+        steps: how many steps of gold answers.
+        normalizer_sum: the sum over these steps of the log-normaliser after the gold prefix.
+        normalizer_squares: the sum of its squares.
+        left: by step: how many gold answers leave the beam there; their prefixes before it were all in the beam.
+        predicted: the summed lengths of the beam's best answers.
+        gold: the summed lengths of the gold answers.
+        width: the width of the beam.
+    """
+
+    examples: int
+    steps: int
+    normalizer_sum: float
+    normalizer_squares: float
+    left: tuple[int, ...]
+    predicted: int
+    gold: int
+    width: int
+
+    @property
+    def normalizer_mean(self) -> float:
+        """The mean log-normaliser of a step after a gold prefix (Goyal et al. 2019, table 1)."""
+        return self.normalizer_sum / max(1, self.steps)
+
+    @property
+    def normalizer_variance(self) -> float:
+        """The variance of the log-normaliser over the same steps."""
+        return max(0.0, self.normalizer_squares / max(1, self.steps) - self.normalizer_mean**2)
+
+    @property
+    def share_left(self) -> float:
+        """The share of the gold answers that a beam of this width loses on the way."""
+        return sum(self.left) / max(1, self.examples)
+
+    @property
+    def length_ratio(self) -> float:
+        """How long the beam's answers are beside the gold ones; 1 where lengths are given."""
+        return self.predicted / self.gold if self.gold else 1.0
+
+    def __add__(self, other: SequenceReport) -> SequenceReport:
+        if self.width != other.width:
+            raise EnergyError(f"reports of beams of widths {self.width} and {other.width} do not add up")
+        longest = max(len(self.left), len(other.left))
+        padded = ((*one.left, *[0] * (longest - len(one.left))) for one in (self, other))
+        return SequenceReport(
+            self.examples + other.examples,
+            self.steps + other.steps,
+            self.normalizer_sum + other.normalizer_sum,
+            self.normalizer_squares + other.normalizer_squares,
+            tuple(a + b for a, b in zip(*padded, strict=True)),
+            self.predicted + other.predicted,
+            self.gold + other.gold,
+            self.width,
+        )
+
+    def __str__(self) -> str:
+        lost = ", ".join(f"{count} at step {t}" for t, count in enumerate(self.left) if count) or "none"
+        return "\n".join((
+            f"log-normaliser after gold prefixes: mean {self.normalizer_mean:.4f}, "
+            f"variance {self.normalizer_variance:.4f} over {self.steps} steps",
+            f"gold leaves the beam of width {self.width}: {sum(self.left)} of {self.examples} ({lost})",
+            f"length ratio: {self.length_ratio:.3f}",
+        ))  # fmt: skip
+
+
+@torch.no_grad()
+def sequence_report(
+    model: EnergyModel,
+    *,
+    width: int = 5,
+    lengths: LengthsLike | None = None,
+    mask: MaskLike | None = None,
+    **tensors: Tensor,
+) -> SequenceReport:
+    """Look at one batch with gold answers.
+
+    Args:
+        model: a model of one sequence; stepwise networks, tables or both.
+        width: of the beam.
+        lengths: as in `model.infer`.
+        mask: as in `model.infer`.
+        **tensors: inputs, and the gold labels of the sequence by name, without unknown ones.
+
+    Cost: two passes over the steps, one of them with `width` hypotheses.
+    """
+    gold = {name: one for name, one in tensors.items() if name in model.graph.variables}
+    inputs = {name: one for name, one in tensors.items() if name not in gold}
+    problem = model.problem(lengths=lengths, mask=mask, evidence=None, **inputs)
+    steps = problem.steps()
+    if steps.variable not in gold:
+        raise EnergyError(f"a report needs gold labels: pass `{steps.variable}=...`")
+    labels = steps.by_step(problem.answers.labels(gold, problem.env.batch)[steps.variable])
+    labels, counted = _whole(steps, labels)
+    normalizers, possible = _along_gold(steps, labels)
+    search = Search(steps, Plan(width, beside=False), narrows=False)
+    found = search.run()
+    left = _left_at(steps, search, labels, possible, counted)
+    taken = torch.where(counted, normalizers, 0).double()
+    ratio = _lengths(steps, found.labels[:, 0], labels, counted)
+    return SequenceReport(
+        examples=labels.shape[0], steps=int(counted.sum()), normalizer_sum=float(taken.sum()),
+        normalizer_squares=float(taken.square().sum()), left=tuple(left.tolist()), predicted=ratio[0], gold=ratio[1],
+        width=width,
+    )  # fmt: skip
+
+
+def _whole(steps: Steps, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Gold labels [B, T] with something to step over behind the end, and [B, T] which steps are gold."""
+    counted = torch.arange(steps.size, device=labels.device) < steps.lengths.unsqueeze(1)
+    if steps.end is not None:
+        ends = labels == steps.end
+        counted = ends.cumsum(1) - ends.long() == 0
+        if not bool(ends.any(1).all()):
+            raise EnergyError("a gold answer of a free length ends with the end label; at least one has none")
+    if bool((counted & (labels < 0)).any()):
+        raise EnergyError("a report follows gold prefixes, and some gold labels are unknown (-1)")
+    filler = 0 if steps.end is None else steps.end
+    return labels.masked_fill(~counted, filler), counted
+
+
+def _along_gold(steps: Steps, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, T] log-normalisers after gold prefixes, and [B, T] whether the prefix up to the step is possible at all."""
+    state, total = steps.start(), torch.zeros(labels.shape[0], device=labels.device, dtype=steps.batch.dtype)
+    found, possible = [], []
+    for t in range(steps.size):
+        scores, state = steps.advance(state, labels[:, t - 1] if t else None, t)
+        total = total + scores.gather(1, labels[:, t : t + 1]).squeeze(1)
+        found.append(state.normalizer)
+        possible.append(~total.isneginf())
+    if not found:
+        empty = total.unsqueeze(1)[:, :0]
+        return empty, empty.bool()
+    return torch.stack(found, 1), torch.stack(possible, 1)
+
+
+def _left_at(steps: Steps, search: Search, labels: Tensor, possible: Tensor, counted: Tensor) -> Tensor:
+    """[T]: how many gold answers leave the beam at each step."""
+    inside = torch.ones(labels.shape[0], dtype=torch.bool, device=labels.device)
+    row = torch.zeros(labels.shape[0], dtype=torch.long, device=labels.device)
+    left = torch.zeros(steps.size, dtype=torch.long, device=labels.device)
+    for t, (label, parent) in enumerate(zip(search.trace.labels, search.trace.parents, strict=True)):
+        match = (parent == row.unsqueeze(1)) & (label == labels[:, t : t + 1])
+        stays = match.any(1) & possible[:, t]
+        left[t] = (inside & ~stays & counted[:, t]).sum()
+        inside = inside & (stays | ~counted[:, t])
+        row = torch.where(match.any(1), match.long().argmax(1), -1)
+    return left
+
+
+def _lengths(steps: Steps, predicted: Tensor, gold: Tensor, counted: Tensor) -> tuple[int, int]:
+    """The summed lengths of predicted and gold answers."""
+    wanted = int(counted.sum())
+    if steps.end is None:
+        return wanted, wanted
+    ends = predicted == steps.end
+    return int((ends.cumsum(1) - ends.long() == 0).sum()), wanted
+
+
+__all__: list[str] = ["SequenceReport", "sequence_report"]

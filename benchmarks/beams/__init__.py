@@ -1,0 +1,1 @@
+"""Beam search and training through it, measured."""

@@ -1,0 +1,221 @@
+"""Greedy, beam and best-first search against enumeration."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import energyml as em
+from energyml.backends.beam.search import Plan, Search
+from energyml.energy_model import BackendRefused
+from tests.beam.models import DECODERS, FREE_TABLES, MIXED, tagger, translation
+from tests.beam.test_steps import EXAMPLES, every_decoder, every_example
+
+FULL = 3**4
+ALL = "beam(width: 200)"
+
+
+def same_answers(found: em.Assignment, wanted: em.Assignment) -> None:
+    torch.testing.assert_close(found.score, wanted.score)
+    assert torch.equal(found["y"], wanted["y"])
+
+
+@every_example
+def test_a_full_beam_is_exact(name: str) -> None:
+    example = EXAMPLES[name]()
+    with torch.no_grad():
+        full, truth = example.infer(ALL), example.infer("enumerate")
+        same_answers(full.map(), truth.map())
+        same_answers(full.n_best(5), truth.n_best(5))
+        torch.testing.assert_close(full.log_partition, truth.log_partition)
+
+
+@every_example
+def test_best_first_is_exact(name: str) -> None:
+    example = EXAMPLES[name]()
+    with torch.no_grad():
+        same_answers(example.infer("best_first").map(), example.infer("enumerate").map())
+        same_answers(example.infer("best_first").n_best(4), example.infer("enumerate").n_best(4))
+
+
+@every_example
+@pytest.mark.parametrize(
+    "using", ["greedy", "beam(width: 2)", "beam(width: 4, diverse: 2)", "beam(width: 2, finished: within)"]
+)
+def test_narrow_beams_bound_from_below_and_say_their_scores(name: str, using: str) -> None:
+    example = EXAMPLES[name]()
+    with torch.no_grad():
+        result = example.infer(using).ask("map")
+        assert (result.value.score <= example.infer("enumerate").map().score + 1e-9).all()
+        done = ~result.value.score.isneginf()
+        scores = example.infer(using).problem.score(result.value.labels)
+        torch.testing.assert_close(result.value.score[done], scores[done])
+        assert bool(done.all()) == result.status.ok
+
+
+@every_decoder
+@pytest.mark.parametrize("finished", ["beside", "within"])
+def test_the_sum_over_a_beam_is_a_lower_bound(decoder: str, finished: str) -> None:
+    example = translation(decoder)
+    with torch.no_grad():
+        truth = example.infer("enumerate").log_partition
+        for width in (1, 2, 4, 8):
+            found = example.infer(f"beam(width: {width}, finished: {finished})").log_partition
+            assert (found <= truth + 1e-9).all()
+
+
+def test_greedy_takes_the_best_label_at_each_step() -> None:
+    example = tagger(kind="plain")
+    with torch.no_grad():
+        steps = example.infer("greedy").problem.steps()
+        state, previous = steps.start(), None
+        for t in range(steps.size):
+            scores, state = steps.advance(state, previous, t)
+            previous = scores.argmax(-1)
+            assert torch.equal(example.infer("greedy").map()["y"][:, t], previous)
+
+
+@pytest.mark.parametrize("using", ["beam(width: 2)", "beam(width: 4, diverse: 2)", "best_first", "greedy"])
+@pytest.mark.parametrize(
+    "make", [lambda: tagger(more=MIXED), lambda: translation(more=FREE_TABLES), lambda: translation("transformer")]
+)
+def test_a_batch_is_a_loop_of_singles(make, using: str) -> None:
+    example = make()
+    with torch.no_grad():
+        together = example.infer(using).map()
+        for b in range(together.score.shape[0]):
+            here = slice(b, b + 1)
+            alone = {
+                name: {dim: one[here] for dim, one in value.items()} if isinstance(value, dict) else value[here]
+                for name, value in example.arguments.items()
+            }
+            single = example.model.infer(using=using, **alone).map()
+            torch.testing.assert_close(single.score, together.score[here])
+            assert torch.equal(single["y"], together["y"][here])
+
+
+@every_decoder
+@pytest.mark.parametrize("wanted", [1, 3, None])
+def test_settled_examples_leave_without_a_trace(decoder: str, wanted: int | None) -> None:
+    """Ending early and narrowing the batch change no answer that is wanted."""
+    steps = translation(decoder).infer("beam").problem.steps()
+    plain = Search(steps, Plan(3), narrows=False).run()
+    early = Search(steps, Plan(3, wanted=wanted)).run()
+    count = wanted or 3
+    torch.testing.assert_close(early.score[:, :count], plain.score[:, :count])
+    assert torch.equal(early.labels[:, :count], plain.labels[:, :count])
+
+
+def test_length_penalty_ranks_complete_answers() -> None:
+    example = translation("gru")
+    with torch.no_grad():
+        result = example.infer("beam(width: 200, length_penalty: 1)").ask("n_best", count=5)
+        truth = example.infer("enumerate").n_best(15)
+    lengths = (truth["y"] >= 0).sum(-1)
+    wanted = (truth.score / lengths).topk(5, 1).values
+    found = result.value.score / (result.value["y"] >= 0).sum(-1)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(result.statistics["ranks"][:, :5], wanted)
+
+
+def test_diverse_groups_differ() -> None:
+    example = tagger(kind="plain")
+    with torch.no_grad():
+        far = example.infer("beam(width: 4, diverse: 4, diversity: 1000)").n_best(4)
+        assert all(len({int(label) for label in far["y"][b, :3, 0]}) == 3 for b in range(3))  # three labels in all
+        near = example.infer("beam(width: 4, diverse: 4, diversity: 0)").n_best(4)
+        assert (
+            near.score[:, 1:].isneginf().all() and (near["y"][:, 1:] == -1).all()
+        )  # the same answer four times is one
+
+
+def test_groups_share_the_width() -> None:
+    with pytest.raises(BackendRefused, match="3 groups cannot share 4 hypotheses"):
+        tagger().infer("beam(width: 4, diverse: 3)")
+
+
+def test_constraints_hold_inside_the_beam() -> None:
+    example = tagger("lstm", "global", more="scheme y bio")
+    with torch.no_grad():
+        best = example.infer("beam(width: 3)").n_best(3)
+    for sentence in best.decode("y"):
+        for answer in sentence:
+            for before, here in zip(["O", *answer], answer, strict=False):
+                assert not (here == "I-x" and before == "O")
+
+
+def test_a_dead_end_is_said() -> None:
+    """A beam of one follows the best label to where nothing is allowed; exact search turns back."""
+    text = """
+    labels Tag = {A, B}
+    dim T = 2
+    input u : real[T, Tag]
+    output y : Tag[T]
+    factor f [t in T] (y[t]) = u[t]
+    forbid y[0] = A and y[1] = A
+    forbid y[0] = A and y[1] = B
+    infer greedy
+    """
+    model = em.compile("\n".join(line.strip() for line in text.splitlines()))
+    u = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    result = model.infer(u=u).ask("map")
+    assert not result.status.ok and "raise `width`" in result.status.message
+    assert result.value["y"].tolist() == [[-1, -1]]
+    assert model.infer(u=u, using="best_first").map()["y"].tolist() == [[1, 1]]
+    assert model.infer(u=u, using="beam(width: 2)").map()["y"].tolist() == [[1, 1]]
+
+
+def test_best_first_says_when_its_budget_ends() -> None:
+    example = tagger("lstm", "global", kind="plain")
+    with torch.no_grad():
+        result = example.infer("best_first(nodes: 2)").ask("map")
+    assert not result.status.ok and "raise `nodes`" in result.status.message and not result.status.is_useless
+    assert (result.value.score <= example.infer("enumerate").map().score + 1e-9).all()
+
+
+@every_example
+def test_costs_are_seen_by_the_beam(name: str) -> None:
+    example = EXAMPLES[name]()
+    shape = (*example.infer("beam").problem.steps().along.compact(example.infer("enumerate").map()["y"], 1).shape, 3)
+    cost = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
+    with torch.no_grad():
+        for using in (ALL, "beam(width: 200, finished: within)"):
+            same_answers(example.infer(using).max_with_cost(y=cost), example.infer("enumerate").max_with_cost(y=cost))
+
+
+@every_example
+def test_gradients_of_scores_and_sums(name: str) -> None:
+    example = EXAMPLES[name]()
+    parameters = list(example.model.parameters())
+
+    def gradient(using: str) -> list[torch.Tensor | None]:
+        posterior = example.infer(using)
+        total = torch.where(posterior.log_partition.isneginf(), 0, posterior.log_partition).sum()
+        best = posterior.map().score
+        return list(torch.autograd.grad(total + best.sum(), parameters, allow_unused=True))
+
+    for found, wanted in zip(gradient(ALL), gradient("enumerate"), strict=True):
+        assert (found is None) == (wanted is None)
+        if found is not None and wanted is not None:
+            torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_types(decoder: str, dtype: torch.dtype) -> None:
+    example = translation(decoder, dtype=dtype)
+    with torch.no_grad():
+        for using in ("greedy", "beam", "best_first"):
+            assert example.infer(using).map().score.dtype == dtype
+
+
+def test_nothing_to_search() -> None:
+    with torch.no_grad():
+        for using in ("greedy", "beam", "best_first"):
+            empty = tagger(size=0, kind="plain").infer(using).map()
+            assert empty["y"].shape == (3, 0) and empty.score.tolist() == [0, 0, 0]
+            for decoder in DECODERS:
+                nobody = torch.zeros(0, 4, 3, dtype=torch.float64)
+                assert tagger(decoder).model.infer(using=using, x=nobody).map()["y"].shape == (0, 4)
+        for using in ("ancestral", "stochastic_beam"):
+            assert tagger().model.infer(using=using, x=nobody).sample(2)["y"].shape == (2, 0, 4)
