@@ -10,7 +10,7 @@ PIP   := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test fuzz bench bench-exact bench-gaussian docs fmt clean
+.PHONY: help venv demo test fuzz validity bench bench-exact bench-gaussian docs fmt clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,10 +35,13 @@ test: $(STAMP) ## lint, format check, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 fuzz: $(STAMP) ## the fuzz tests, 20000 cases each
 	ENERGYML_FUZZ=20000 $(BIN)/python -m pytest tests/fuzz -n 2
+
+validity: $(STAMP) ## the samplers' long tests: a hundred times the draws
+	ENERGYML_VALIDITY=1 $(BIN)/python -m pytest tests/mcmc -n 2
 
 bench: $(STAMP) ## the benchmarks
 	$(BIN)/python -m benchmarks.foundation

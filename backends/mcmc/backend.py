@@ -1,0 +1,425 @@
+"""The backends that sample: kernels made from their cards, run, and asked."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backends.mcmc.estimates import Estimate, annealed_importance, bridge
+from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
+from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
+from energyml.backends.mcmc.kernel import Kernel, State
+from energyml.backends.mcmc.metropolis import DegenerateGibbs, MaskPredict, Metropolis
+from energyml.backends.mcmc.swendsen_wang import SwendsenWang
+from energyml.backends.mcmc.target import FactorTarget, ScoreTarget, Target
+from energyml.backends.mcmc.tempering import Tempering, ladder
+from energyml.backends.variational.factors import Grounder
+from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.ir.graph import Graph
+from energyml.plan.structure import Structure
+from energyml.queries import Query
+from energyml.remembered import Remembered
+from energyml.result import ABSENT, Assignment, Measured, Result, Status
+from energyml.sampling.trace import Progress, Trace
+
+# The error of log Z above which an estimate warns.
+LARGEST_ERROR = 0.5
+
+
+class Sampler(Backend):
+    """A backend whose card names a kernel."""
+
+    def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
+        """Sort the terms; structures are grounded when they are met, and kept."""
+        tables = [term for term in terms if isinstance(term, TableTerm)]
+        self.grounder = Grounder(graph, tables) if len(tables) == len(terms) else None
+
+    def target(self, problem: Problem, chains: int) -> Target:
+        """The factor graph where all terms have tables, else the terms' scores."""
+        return ScoreTarget(problem, chains) if self.grounder is None else FactorTarget(problem, chains, self.grounder)
+
+    def factor_target(self, problem: Problem, chains: int) -> FactorTarget:
+        """The factor graph, for kernels that need one."""
+        found = self.target(problem, chains)
+        if not isinstance(found, FactorTarget):
+            raise QueryRefused(f"`{self.selection}` needs a model of tables; `gibbs` with `block: none` serves others")
+        return found
+
+    def followed(self, problem: Problem, chains: int) -> Target:
+        """A target that knows differences of scores."""
+        found = self.target(problem, chains)
+        if isinstance(found, ScoreTarget) and not hasattr(problem, "soft_score"):
+            raise QueryRefused(f"`{self.selection.name}` needs relaxed scores of all terms; `gibbs` needs none")
+        return found
+
+    @abstractmethod
+    def kernel(self, problem: Problem, chains: int) -> Kernel:
+        """The kernel for one batch."""
+
+    def open(self, problem: Problem) -> Session:
+        """Nothing is drawn before a query asks."""
+        return SamplerSession(problem, self)
+
+
+class Gibbs(Sampler):
+    """Exact conditionals."""
+
+    def kernel(self, problem: Problem, chains: int) -> Kernel:
+        """Cell after cell, colours, or whole chains of cells."""
+        return conditionals(self, problem, chains, str(self.selection["block"]))
+
+
+def conditionals(backend: Sampler, problem: Problem, chains: int, block: str) -> Kernel:
+    """Gibbs sampling of any model."""
+    if block == "chains":
+        return ChainGibbs(backend.factor_target(problem, chains))
+    target = backend.target(problem, chains)
+    if isinstance(target, FactorTarget):
+        return FactorGibbs(target, "coloured" if block == "colour" else "sequential")
+    assert isinstance(target, ScoreTarget)
+    return SiteGibbs(target)
+
+
+class MetropolisHastings(Sampler):
+    """Masked proposals."""
+
+    def kernel(self, problem: Problem, chains: int) -> Kernel:
+        """With the options of the card."""
+        option = self.selection
+        return Metropolis(
+            ScoreTarget(problem, chains),
+            block=option["block"],
+            sweeps=int(option["sweeps"]) + int(option["burn_in"]),
+            anneal=float(option["anneal_by"]) if option["anneal"] else 0.0,
+            forced=int(option["forced"]),
+            temperature=float(option["temperature"]),
+            nucleus=float(option["nucleus"]),
+            mixture=float(option["mixture"]),
+            order=str(option["order"]),
+        )
+
+
+class Degenerate(Sampler):
+    """Masked conditionals as if they were the model's own."""
+
+    def kernel(self, problem: Problem, chains: int) -> Kernel:
+        """With the options of the card."""
+        option = self.selection
+        target = ScoreTarget(problem, chains)
+        return DegenerateGibbs(
+            target, float(option["temperature"]), float(option["nucleus"]), 0.0, str(option["order"])
+        )
+
+
+class WithGradients(Sampler):
+    """Gibbs with gradients."""
+
+    def kernel(self, problem: Problem, chains: int) -> Kernel:
+        """On factor graphs with exact differences."""
+        return GradientGibbs(self.followed(problem, chains))
+
+
+class Langevin(Sampler):
+    """Discrete Langevin."""
+
+    def kernel(self, problem: Problem, chains: int) -> Kernel:
+        """With the options of the card."""
+        target = self.followed(problem, chains)
+        return DiscreteLangevin(target, float(self.selection["step_size"]), bool(self.selection["adjusted"]))
+
+
+class Clusters(Sampler):
+    """Swendsen-Wang."""
+
+    def kernel(self, problem: Problem, chains: int) -> Kernel:
+        """On factor graphs."""
+        return SwendsenWang(self.factor_target(problem, chains))
+
+
+class Tempered(Sampler):
+    """Parallel tempering."""
+
+    @property
+    def rungs(self) -> int:
+        """How many temperatures a chain has."""
+        return int(self.selection["rungs"])
+
+    def kernel(self, problem: Problem, chains: int) -> Tempering:
+        """Gibbs sampling at each rung."""
+        inner = conditionals(self, problem, chains * self.rungs, str(self.selection["block"]))
+        return Tempering(inner, ladder(self.rungs, float(self.selection["hottest"])))
+
+
+class SamplerSession(Session):
+    """One batch; the chains run once, when a query asks.
+
+    Attributes:
+        progress: called after each sweep.
+    """
+
+    def __init__(self, problem: Problem, backend: Sampler) -> None:
+        self.problem, self.backend, self.selection = problem, backend, backend.selection
+        self.latent = frozenset(v.name for v in problem.graph.discrete if v.kind == "latent")
+        self.once = Remembered().once
+        self.progress: Callable[[Progress], None] | None = None
+
+    def ask(self, query: Query) -> Result:
+        """Answer a query of the card."""
+        if query.kind == "sample":
+            trace = self._drawn(query)
+            return Result(self._sample(trace, query.count), status=self.status(trace), statistics=_statistics(trace))
+        if query.kind == "marginals":
+            trace = self.trace()
+            value = {name: trace.marginals(name) for name in trace.labels}
+            return Result(value, status=self.status(trace), statistics=_statistics(trace))
+        raise QueryRefused(f"`{self.selection.name}` does not answer `{query.kind}`")
+
+    def status(self, trace: Trace) -> Status:
+        """Chains that have not mixed warn; a sampler that is not valid by its nature says so in its quality."""
+
+        def check() -> tuple[bool, str] | None:
+            if trace.mixed or not trace.valid or not trace.score.numel():
+                return None
+            return False, f"`{self.selection.name}`: {trace.verdict()}"
+
+        return Status(check)
+
+    def trace(self) -> Trace:
+        """The kept draws of all chains; the seed is torch's own."""
+        found: Trace = self.once("trace", lambda: self.run(self._seeded(None), int(self.selection["sweeps"])))
+        return found
+
+    def _drawn(self, query: Query) -> Trace:
+        """A trace with enough draws; the one that is there where no generator asks for another."""
+        needed = -(-query.count // int(self.selection["chains"]))
+        sweeps = max(int(self.selection["sweeps"]), needed)
+        if query.generator is None and needed <= int(self.selection["sweeps"]):
+            return self.trace()
+        return self.run(self._seeded(query.generator), sweeps)
+
+    def _seeded(self, generator: torch.Generator | None) -> torch.Generator:
+        device = self.problem.env.batch.device
+        source = None if generator is None else generator
+        where = torch.device("cpu") if generator is None else generator.device
+        seed = int(torch.randint(2**62, (), generator=source, device=where))
+        return torch.Generator(device).manual_seed(seed)
+
+    # --------------------------------------------------------------------------------------------------------- running
+
+    def run(self, generator: torch.Generator, sweeps: int) -> Trace:
+        """Run the chains: burn-in, then `sweeps` sweeps that are kept."""
+        chains, burn_in = int(self.selection["chains"]), int(self.selection["burn_in"])
+        kernel = self.backend.kernel(self.problem, chains)
+        kept = _Kept(kernel, chains)
+        state = kernel.init(generator)
+        for sweep in range(burn_in + sweeps):
+            state, info = kernel.step(state)
+            if sweep >= burn_in:
+                kept.add(state, info.proposed, info.accepted, info.novel)
+            if self.progress is not None:
+                rate = float(info.accepted.sum() / info.proposed.sum().clamp(min=1))
+                energy = float(-state.score.mean()) if state.score.numel() else 0.0
+                self.progress(Progress(sweep + 1, burn_in + sweeps, sweep < burn_in, rate, energy))
+        return kept.trace(self, burn_in)
+
+    # --------------------------------------------------------------------------------------------------------- answers
+
+    def _sample(self, trace: Trace, count: int) -> Assignment:
+        """Draws from all chains, evenly spaced over the sweeps."""
+        sweeps, chains = trace.score.shape[:2]
+        pick = ((torch.arange(count, device=trace.score.device) + 0.5) * (sweeps * chains / count)).long()
+        score = trace.score.flatten(0, 1)[pick]
+        gone = score.isneginf()
+        labels = {}
+        for name, one in trace.labels.items():
+            if name not in self.latent:
+                drawn = one.flatten(0, 1)[pick].long()
+                labels[name] = drawn.masked_fill(gone.reshape(*gone.shape, *([1] * (drawn.dim() - 2))), ABSENT)
+        return Assignment(labels, score, self.problem.label_names())
+
+
+class _Kept:
+    """Draws as they come: in the smallest type that holds a variable's labels."""
+
+    def __init__(self, kernel: Kernel, chains: int) -> None:
+        self.kernel = kernel
+        self.stride = kernel.target.chains // chains
+        self.labels: dict[str, list[Tensor]] = {name: [] for name in kernel.target.cells}
+        self.scores: list[Tensor] = []
+        self.totals: list[Tensor] = []
+
+    def add(self, state: State, proposed: Tensor, accepted: Tensor, novel: Tensor) -> None:
+        """Keep a state; of ladders, the rung at temperature 1."""
+        own = {name: one[:, :: self.stride] for name, one in state.labels.items()}
+        for name, one in self.kernel.target.outward(own).items():
+            self.labels[name].append(one.to(_narrow(self.kernel.target.counts[name])).movedim(0, 1))
+        self.scores.append((state.score[:, :: self.stride] + self.kernel.target.auxiliary(own)).T)
+        counts = torch.stack([proposed, accepted, novel])[:, :, :: self.stride]
+        self.totals = [counts if not self.totals else self.totals[0] + counts]
+
+    def trace(self, session: SamplerSession, burn_in: int) -> Trace:
+        """All that was kept."""
+        proposed, accepted, novel = self.totals[0].movedim(-1, 1)
+        graph = session.problem.graph
+        return Trace(
+            labels={name: torch.stack(one) for name, one in self.labels.items()},
+            score=torch.stack(self.scores),
+            counts=self.kernel.target.counts,
+            names=session.problem.label_names(),
+            dims={v.name: v.dims for v in graph.discrete},
+            acceptance=accepted / proposed.clamp(min=1),
+            novel=novel / proposed.clamp(min=1),
+            burn_in=burn_in,
+            latent=session.latent,
+            sampler=str(session.selection),
+            warning=self.kernel.warning,
+            valid=self.kernel.valid,
+        )
+
+
+def _narrow(count: int) -> torch.dtype:
+    return torch.int8 if count <= 127 else torch.int16 if count <= 32767 else torch.int32
+
+
+def _statistics(trace: Trace) -> Mapping[str, Any]:
+    sweeps, chains = trace.score.shape[:2]
+    return Measured(
+        {
+            "sweeps": lambda: sweeps,
+            "chains": lambda: chains,
+            "acceptance": lambda: float(trace.acceptance.mean()) if trace.acceptance.numel() else 0.0,
+            "novel": lambda: float(trace.novel.mean()) if trace.novel.numel() else 0.0,
+            "rhat": lambda: max(float(trace.rhat_energy.max()), trace.rhat_cells) if trace.score.numel() else 1.0,
+            "ess": lambda: min(float(trace.ess_energy.min()), trace.ess_cells) if trace.score.numel() else 0.0,
+            "standard_error": lambda: {name: trace.marginal_errors(name) for name in trace.labels},
+            "valid": lambda: trace.valid,
+            "warning": lambda: trace.warning,
+        }
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- log Z
+
+
+class Estimator(Sampler):
+    """A backend that estimates log Z."""
+
+    def open(self, problem: Problem) -> Session:
+        """Nothing is drawn before a query asks."""
+        return EstimateSession(problem, self)
+
+    def kernel(self, problem: Problem, chains: int) -> Kernel:
+        """Gibbs sampling."""
+        return conditionals(self, problem, chains, str(self.selection["block"]))
+
+    @abstractmethod
+    def estimate(self, problem: Problem, generator: torch.Generator) -> Estimate:
+        """Log Z of a batch."""
+
+
+class AnnealedImportance(Estimator):
+    """Annealed importance sampling."""
+
+    def estimate(self, problem: Problem, generator: torch.Generator) -> Estimate:
+        """From uniform labels to the model in equal steps."""
+        steps = int(self.selection["steps"])
+        betas = [number / steps for number in range(steps + 1)]
+        return annealed_importance(self.kernel(problem, int(self.selection["chains"])), betas, generator)
+
+
+class BridgeSampling(Estimator):
+    """Bridge sampling along a ladder."""
+
+    def estimate(self, problem: Problem, generator: torch.Generator) -> Estimate:
+        """Parallel tempering, then a bridge between each two rungs."""
+        rungs, option = int(self.selection["rungs"]), self.selection
+        inner = self.kernel(problem, int(option["chains"]) * rungs)
+        kernel = Tempering(inner, ladder(rungs, float(option["hottest"])))
+        return bridge(kernel, int(option["sweeps"]), int(option["burn_in"]), generator)
+
+
+class EstimateSession(Session):
+    """One batch; the estimate is made once."""
+
+    def __init__(self, problem: Problem, backend: Estimator) -> None:
+        self.problem, self.backend = problem, backend
+        self.once = Remembered().once
+
+    def ask(self, query: Query) -> Result:
+        """Log Z with its error."""
+        if query.kind != "log_partition":
+            raise QueryRefused(f"`{self.backend.selection.name}` does not answer `{query.kind}`")
+        found: Estimate = self.once("estimate", self._estimated)
+
+        def check() -> tuple[bool, str] | None:
+            bad = (found.error > LARGEST_ERROR) & ~found.log_z.isneginf()
+            if not bool(bad.any()):
+                return None
+            return False, (
+                f"`{self.backend.selection.name}`: the standard error of log Z is {float(found.error.max()):.2g} nats; "
+                "raise `chains`, and `steps` or `rungs`"
+            )
+
+        statistics = Measured({"error": lambda: found.error, "ess": lambda: found.worth})
+        return Result(found.log_z, status=Status(check), statistics=statistics)
+
+    def _estimated(self) -> Estimate:
+        seed = int(torch.randint(2**62, ()))
+        return self.backend.estimate(self.problem, torch.Generator(self.problem.env.batch.device).manual_seed(seed))
+
+
+# ------------------------------------------------------------------------------------------------------------- decoding
+
+
+class Predict(Sampler):
+    """Mask-predict: a decoder."""
+
+    def kernel(self, problem: Problem, chains: int) -> MaskPredict:
+        """With the options of the card."""
+        rounds, pick = int(self.selection["rounds"]), str(self.selection["pick"])
+        return MaskPredict(ScoreTarget(problem, chains), rounds, pick)
+
+    def open(self, problem: Problem) -> Session:
+        """Nothing is decoded before a query asks."""
+        return PredictSession(problem, self)
+
+
+class PredictSession(Session):
+    """One batch."""
+
+    def __init__(self, problem: Problem, backend: Predict) -> None:
+        self.problem, self.backend = problem, backend
+
+    def ask(self, query: Query) -> Result:
+        """The answer with the best score of a few starts, with its own score."""
+        if query.kind != "map":
+            raise QueryRefused(f"`{self.backend.selection.name}` does not answer `{query.kind}`")
+        kernel = self.backend.kernel(self.problem, int(self.backend.selection["chains"]))
+        seed = 0 if query.generator is None else int(torch.randint(2**62, (), generator=query.generator))
+        first = kernel.init(torch.Generator(kernel.target.device).manual_seed(seed))
+        state, _ = kernel.step(first)
+        # The start is an answer too: where constraints are broken by what is predicted, it may be the better one.
+        labels = {name: torch.cat([one, first.labels[name]], 1) for name, one in state.labels.items()}
+        score = torch.cat([state.score, first.score], 1)
+        best = score.argmax(1, keepdim=True)
+        found = {}
+        for name, one in kernel.target.outward(labels).items():
+            index = best.reshape(-1, 1, *([1] * (one.dim() - 2))).expand(-1, 1, *one.shape[2:])
+            found[name] = one.gather(1, index).squeeze(1)
+        top = score.gather(1, best).squeeze(1)
+        aux = kernel.target.auxiliary(labels).gather(1, best).squeeze(1)
+        gone = top.isneginf()
+        outputs = {
+            v.name: found[v.name].masked_fill(gone.reshape(-1, *([1] * (found[v.name].dim() - 1))), ABSENT)
+            for v in self.problem.graph.discrete
+            if v.kind != "latent"
+        }
+        return Result(Assignment(outputs, top + aux, self.problem.label_names()))
+
+
+__all__ = ["SamplerSession"]

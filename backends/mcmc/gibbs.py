@@ -1,0 +1,329 @@
+"""Gibbs sampling: cells are drawn from their exact conditionals, one after the other or in blocks.
+
+Source: Geman & Geman 1984; blocks of independent cells: Besag 1974 (coding sets); whole chains: Carter & Kohn 1994.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from energyml.backend import QueryRefused
+from energyml.backends.mcmc.kernel import Current, Kernel
+from energyml.backends.mcmc.randomness import Randomness
+from energyml.backends.mcmc.target import FactorTarget, ScoreTarget, picked, replaced
+from energyml.backends.variational.schedule import Pick, Step
+from energyml.backends.variational.skeleton import Skeleton, on_device
+
+
+class SiteGibbs(Kernel):
+    """Cell after cell, by the scores of all its labels.  Cost of a sweep: a score for each label of each cell."""
+
+    target: ScoreTarget
+
+    def plan(self, current: Current, random: Randomness) -> Iterable[tuple[str, int]]:
+        """All cells in their order."""
+        return [(name, cell) for name, cells in self.target.cells.items() for cell in range(cells)]
+
+    def move(self, current: Current, move: tuple[str, int], random: Randomness) -> None:
+        """Draw one cell, given all others."""
+        name, cell = move
+        scores = self.target.trials(current.labels, name, cell)
+        old = current.labels[name][:, :, cell].clone()  # a view would change with what is written below
+        new = random.categorical(scores * current.beta.reshape(1, -1, 1))
+        new = torch.where(scores.isneginf().all(-1), old, new)
+        current.labels[name][:, :, cell] = new
+        current.score = scores.gather(-1, new.unsqueeze(-1)).squeeze(-1)
+        present = self.target.existing(name)[:, :, cell].expand_as(old).to(current.score.dtype)
+        current.count(present, present, (new != old).to(present.dtype))
+
+
+class FactorGibbs(Kernel):
+    """Cells that share no factor are drawn together; the order is that of the cells, or of colours.
+
+    Cost of a sweep: every table once for each of its cells; operations for each level or colour, not for each cell.
+
+    Args:
+        target: the factor graph.
+        order: `sequential` gives what cell after cell gives; `coloured` goes through the classes of a colouring.
+    """
+
+    target: FactorTarget
+
+    def __init__(self, target: FactorTarget, order: str) -> None:
+        super().__init__(target)
+        self.steps = target.schedule(order).sweeps(1)
+        self.binary = {
+            name: count == 2 and not target.hard and all(len(f.block.variables) == 2 for f in target.potentials.factors)
+            for name, count in target.counts.items()
+        }
+        self._differences: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+
+    def plan(self, current: Current, random: Randomness) -> Iterable[Step]:
+        """The levels or colours in turn."""
+        return self.steps
+
+    def advance(self, current: Current, random: Randomness) -> None:
+        """One sweep, in the factor graph's own layout."""
+        placed = {name: self.target.rows(one).clone() for name, one in current.labels.items()}
+        for step in self.steps:
+            self._draw(placed, step, current.beta, random)
+        _settle(self.target, current, placed)
+
+    def move(self, current: Current, move: Step, random: Randomness) -> None:
+        """Draw the cells of one level or colour, given all others."""
+        placed = {name: self.target.rows(one).clone() for name, one in current.labels.items()}
+        self._draw(placed, move, current.beta, random)
+        _settle(self.target, current, placed)
+
+    def _draw(self, placed: dict[str, Tensor], step: Step, beta: Tensor, random: Randomness) -> None:
+        for name, pick in step.cells.items():
+            if self.binary[name]:
+                new = self._binary(placed, name, step, beta, random)
+            else:
+                scores = self.target.local(placed, name, step)
+                drawn = random.categorical(scores * beta.reshape(1, -1, 1, 1))
+                # Chains that start in what is forbidden stay until a conditional leaves them a label.
+                new = torch.where(scores.isneginf().all(-1), picked(placed[name], pick), drawn)
+            replaced(placed[name], pick, new)
+
+    def _binary(self, placed: dict[str, Tensor], name: str, step: Step, beta: Tensor, random: Randomness) -> Tensor:
+        """[R, C, n]: two labels need one logit: the difference of their scores, linear in a binary neighbour."""
+        target = self.target
+        unary = picked(target.potentials.unary[name].unsqueeze(1), step.cells[name])
+        total = unary[..., 1] - unary[..., 0]
+        for entry in step.entries[name]:
+            other = 1 - entry.slot
+            neighbour = target.potentials.factors[entry.block].block.variables[other]
+            if target.counts[neighbour] != 2:
+                value = target.heard(placed, entry.block, entry.slot, entry.elements, entry.others)
+                value = value[..., 1] - value[..., 0]
+            else:
+                base, slope = self._line(entry.block, entry.slot)
+                if base.shape[2] > 1:
+                    base, slope = picked(base, entry.elements), picked(slope, entry.elements)
+                here = picked(placed[neighbour], entry.others[other]).to(base.dtype)
+                value = torch.addcmul(base, slope, here)
+                valid = target.potentials.factors[entry.block].valid
+                if valid is not None:
+                    value = torch.where(picked(valid.unsqueeze(1), entry.elements), value, 0)
+            total = _summed(total, entry.targets, value)
+        logits = total.expand(-1, placed[name].shape[1], -1) * beta.reshape(1, -1, 1)
+        return random.chance(logits.sigmoid()).long()
+
+    def _line(self, number: int, slot: int) -> tuple[Tensor, Tensor]:
+        """[R or 1, 1, E or 1] twice: the difference that a neighbour with label 0 makes, and what label 1 adds."""
+        found = self._differences.get((number, slot))
+        if found is None:
+            table = self.target.potentials.factors[number].table.movedim(2 + slot, -1)
+            difference = (table[..., 1] - table[..., 0]).unsqueeze(1)
+            found = difference[..., 0].contiguous(), (difference[..., 1] - difference[..., 0]).contiguous()
+            self._differences[number, slot] = found
+        return found[0], found[1]
+
+
+def _settle(target: FactorTarget, current: Current, placed: dict[str, Tensor]) -> None:
+    """Take over labels [R, C, cells of a row], and count."""
+    proposed, novel = torch.zeros_like(current.score), torch.zeros_like(current.score)
+    for name, one in placed.items():
+        new = target.by_example(one)
+        proposed = proposed + target.existing(name).sum(-1)
+        novel = novel + (new != current.labels[name]).sum(-1)
+        current.labels[name] = new
+    current.score = target.score(current.labels)
+    current.count(proposed, proposed, novel)
+
+
+def _summed(values: Tensor, pick: Pick, new: Tensor) -> Tensor:
+    """Values [R, 1 or C, n] plus those of some cells."""
+    if isinstance(pick, slice) and pick.step == 1 and pick.stop - pick.start == values.shape[2]:
+        return values + new
+    lead = torch.broadcast_shapes(values.shape[:2], new.shape[:2])
+    if values.shape[:2] != lead:
+        values = values.expand(*lead, -1).clone()
+    if isinstance(pick, slice):
+        values[:, :, pick] += new
+        return values
+    return values.index_add_(2, pick, new.expand(*lead, -1))
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """Chains of cells of one variable that share no factor with each other, and are drawn together.
+
+    Attributes:
+        name: the variable.
+        cells: [P, L] the cells of each path, in order.
+        single: (block, slot, factors, path * L + place) of factors that hold one of these cells.
+        pairs: (block, first slot, factors, path * (L - 1) + place) of factors between neighbours of a path.
+    """
+
+    name: str
+    cells: Tensor
+    single: Sequence[tuple[int, int, Tensor, Tensor]]
+    pairs: Sequence[tuple[int, int, Tensor, Tensor]]
+
+
+class ChainGibbs(Kernel):
+    """Whole chains of cells along a variable's last dim, given all other cells, by forward filtering.
+
+    A model that is one chain is drawn exactly, so that its sweeps are independent.  Cost of a sweep: C L K^2 for each
+    chain of cells, in 2 L operations for each colour of chains.
+    """
+
+    target: FactorTarget
+
+    def __init__(self, target: FactorTarget) -> None:
+        super().__init__(target)
+        kept, key = target.graph.skeleton.kept, ("paths", target.device, tuple(target.shapes.items()))
+        if key not in kept:
+            kept[key] = list(_paths(target))
+        self.paths: list[Paths] = kept[key]
+
+    def plan(self, current: Current, random: Randomness) -> Iterable[Paths]:
+        """The chains of cells, colour after colour."""
+        return self.paths
+
+    def advance(self, current: Current, random: Randomness) -> None:
+        """One sweep; the score is computed once."""
+        placed = {name: self.target.rows(one).clone() for name, one in current.labels.items()}
+        for paths in self.paths:
+            self._draw(placed, paths, current.beta, random)
+        _settle(self.target, current, placed)
+
+    def move(self, current: Current, move: Paths, random: Randomness) -> None:
+        """Draw the chains of one colour."""
+        placed = {name: self.target.rows(one).clone() for name, one in current.labels.items()}
+        self._draw(placed, move, current.beta, random)
+        _settle(self.target, current, placed)
+
+    def _draw(self, placed: dict[str, Tensor], paths: Paths, beta: Tensor, random: Randomness) -> None:
+        name, length = paths.name, paths.cells.shape[1]
+        unary, pair = self._conditioned(placed, paths, beta)
+        # Forward: log of the summed weights of all beginnings that end in a label.
+        ahead = [unary[:, :, :, 0]]
+        for t in range(1, length):
+            ahead.append(torch.logsumexp(ahead[-1].unsqueeze(-1) + pair[:, :, :, t - 1], -2) + unary[:, :, :, t])
+        drawn = random.categorical(ahead[-1])
+        labels = [drawn]
+        for t in range(length - 2, -1, -1):
+            index = drawn[..., None, None].expand(*drawn.shape, pair.shape[-2], 1)
+            scores = ahead[t] + pair[:, :, :, t].expand(*drawn.shape, -1, -1).gather(-1, index).squeeze(-1)
+            drawn = random.categorical(scores)
+            labels.append(drawn)
+        new = torch.stack(labels[::-1], -1).flatten(2)
+        possible = ~ahead[-1].isneginf().all(-1, keepdim=True).expand(-1, -1, -1, length).flatten(2)
+        where = paths.cells.flatten()
+        old = placed[name].index_select(2, where)
+        placed[name].index_copy_(2, where, torch.where(possible, new, old))
+
+    def _conditioned(self, placed: dict[str, Tensor], paths: Paths, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """[R, C, P, L, K] and [R or 1, C or 1, P, L - 1, K, K]: the chains' scores, given all other cells."""
+        target, name = self.target, paths.name
+        count, length = paths.cells.shape
+        labels, chains = target.counts[name], placed[name].shape[1]
+        unary = target.potentials.unary[name].index_select(1, paths.cells.flatten()).unsqueeze(1)
+        unary = unary.expand(-1, chains, -1, -1).clone()
+        for number, slot, elements, at in paths.single:
+            block = target.potentials.factors[number].block
+            scope = target.graph.placed(block.scope)[elements]
+            others = tuple(scope[:, place] for place in range(len(block.variables)))
+            unary.index_add_(2, at, target.heard(placed, number, slot, elements, others))
+        rows = target.graph.rows
+        pair = torch.zeros(rows, 1, count * (length - 1), labels, labels, device=target.device, dtype=target.dtype)
+        for number, first, elements, at in paths.pairs:
+            factors = target.potentials.factors[number]
+            table = factors.table if factors.table.shape[1] == 1 else factors.table.index_select(1, elements)
+            table = table if first == 0 else table.mT
+            if factors.valid is not None:
+                table = torch.where(factors.valid.index_select(1, elements)[..., None, None], table, 0)
+            pair.index_add_(2, at, table.expand(rows, len(at), -1, -1).unsqueeze(1))
+        scale = beta.reshape(1, -1, 1, 1)
+        unary = (unary * scale).reshape(rows, chains, count, length, labels)
+        pair = pair.reshape(rows, 1, count, length - 1, labels, labels)
+        return unary, pair if bool((beta == 1).all()) else pair * scale[..., None, None]
+
+
+def _paths(target: FactorTarget) -> Iterable[Paths]:
+    """Chains of cells along the last dim of each variable; those that share a factor come in different colours."""
+    skeleton, starts = target.graph.skeleton, target.graph.skeleton.starts
+    owner = np.full(sum(skeleton.counts.values()), -1, dtype=np.int64)
+    place = np.zeros_like(owner)
+    groups: list[tuple[str, np.ndarray]] = []
+    for name, total in skeleton.counts.items():
+        shape = target.shapes[name]
+        length = shape[-1] if shape else 1
+        for cells in np.arange(total).reshape(-1, length) if total and length else ():
+            owner[starts[name] + cells], place[starts[name] + cells] = len(groups), np.arange(length)
+            groups.append((name, cells))
+    _check(skeleton, owner, place)
+    colours = _coloured(skeleton, owner, len(groups))
+    for colour in range(int(colours.max(initial=-1)) + 1):
+        for name in skeleton.counts:
+            members = [one for one in np.flatnonzero(colours == colour).tolist() if groups[one][0] == name]
+            if members:
+                yield _gathered(target, name, members, [groups[number][1] for number in members], owner, place)
+
+
+def _check(skeleton: Skeleton, owner: np.ndarray, place: np.ndarray) -> None:
+    for block in skeleton.blocks:
+        cells = skeleton.numbered(block)
+        own, at = owner[cells], place[cells]
+        for one in range(cells.shape[1]):
+            for two in range(one + 1, cells.shape[1]):
+                same = own[:, one] == own[:, two]
+                if same.any() and (cells.shape[1] > 2 or (np.abs(at[same, one] - at[same, two]) != 1).any()):
+                    raise QueryRefused(
+                        "`gibbs(block: chains)` draws cells along a variable's last dim, and a factor joins such cells "
+                        "that are no neighbours; use `block: colour`"
+                    )
+
+
+def _coloured(skeleton: Skeleton, owner: np.ndarray, count: int) -> np.ndarray:
+    """[chains of cells]: a greedy colouring of those that share factors."""
+    neighbours: list[set[int]] = [set() for _ in range(count)]
+    for block in skeleton.blocks:
+        own = owner[skeleton.numbered(block)]
+        for one in range(own.shape[1]):
+            for two in range(one + 1, own.shape[1]):
+                for a, b in np.unique(own[own[:, one] != own[:, two]][:, [one, two]], axis=0).tolist():
+                    neighbours[a].add(b)
+                    neighbours[b].add(a)
+    colours = np.full(count, -1, dtype=np.int64)
+    for number in range(count):
+        taken = {int(colours[other]) for other in neighbours[number]}
+        colours[number] = next(colour for colour in range(len(taken) + 1) if colour not in taken)
+    return colours
+
+
+def _gathered(
+    target: FactorTarget, name: str, members: list[int], cells: list[np.ndarray], owner: np.ndarray, place: np.ndarray
+) -> Paths:
+    skeleton, device = target.graph.skeleton, target.device
+    length = len(cells[0])
+    rank = np.full(int(owner.max(initial=0)) + 1, -1, dtype=np.int64)
+    rank[members] = np.arange(len(members))
+    single, pairs = [], []
+    for number, block in enumerate(skeleton.blocks):
+        numbered = skeleton.numbered(block)
+        own, at = rank[owner[numbered]], place[numbered]
+        inside = len(block.variables) == 2 and owner[numbered][:, 0] == owner[numbered][:, 1]
+        inside = np.broadcast_to(inside, (len(numbered),))
+        for slot in range(len(block.variables)):
+            here = np.flatnonzero((own[:, slot] >= 0) & ~inside)
+            if len(here):
+                where = own[here, slot] * length + at[here, slot]
+                single.append((number, slot, on_device(here, device), on_device(where, device)))
+        for first in (0, 1) if inside.any() else ():
+            here = np.flatnonzero(inside & (own[:, 0] >= 0) & (at[:, first] < at[:, 1 - first]))
+            if len(here):
+                where = own[here, 0] * (length - 1) + at[here, first]
+                pairs.append((number, first, on_device(here, device), on_device(where, device)))
+    return Paths(name, on_device(np.stack(cells), device), single, pairs)
+
+
+__all__ = ["ChainGibbs", "FactorGibbs", "SiteGibbs"]

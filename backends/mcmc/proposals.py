@@ -1,0 +1,157 @@
+"""Proposals for single cells: what masked conditionals, tables and step networks say about a cell's labels.
+
+Row t of a masked network never sees the label at t; a table speaks about a cell given the others; a step network scores
+the next label after a prefix.  Their sum, as a softmax, is a distribution with full support that is cheap to get for
+all cells at once.  It is the model's conditional only for tables: Metropolis-Hastings corrects the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from energyml.backend import Problem
+from energyml.backends.mcmc.target import Labels, ScoreTarget
+from energyml.bind.batch import repeated
+from energyml.bind.conditionals import label_conditionals
+from energyml.bind.places import counted_dims
+from energyml.bind.tables import TableTerm
+from energyml.bind.tensors import full
+from energyml.bind.whole import MaskedTerm, StepwiseTerm, expanded
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """What one look at the answers gives.
+
+    Attributes:
+        score: [B, C]: the target's score.
+        proposals: [B, C, cells, labels] by variable: unnormalised log-probabilities; auxiliary cells have all alike.
+    """
+
+    score: Tensor
+    proposals: dict[str, Tensor]
+
+
+def evaluate(target: ScoreTarget, labels: Labels) -> Evaluated:
+    """Scores and proposals of answers [B, C, cells].  Cost: one pass of each masked or step network for both."""
+    copies = next(iter(labels.values())).shape[1]
+    answer = {name: one.flatten(0, 1) for name, one in target.outward(labels).items()}
+    proposals = {name: target.permitted(name).expand(-1, copies, -1, -1).clone() for name in labels}
+    alone = all(isinstance(term, MaskedTerm) for term in target.problem.terms)
+    score = torch.zeros(target.size, copies, device=target.device, dtype=target.dtype)
+    for term in target.problem.terms:
+        if isinstance(term, MaskedTerm):
+            name = term.body.variable
+            scores = masked_scores(term, target.problem, answer[name], copies)
+            proposals[name] += scores.reshape(proposals[name].shape)
+            if alone:
+                score = score + _masked_total(term, target, answer[name], scores, copies)
+        elif isinstance(term, StepwiseTerm):
+            scores = step_scores(term, target.problem, answer[term.body.variable], copies)
+            proposals[term.body.variable] += scores.reshape(proposals[term.body.variable].shape)
+    if not target.free:  # tables at cells that may not exist could rule out labels that are possible
+        _add_tables(target, answer, copies, proposals)
+    score = target.ruled(labels, score) if alone else target.score(labels)
+    return Evaluated(score, {name: _auxiliary(target, labels, name, one) for name, one in proposals.items()})
+
+
+def _auxiliary(target: ScoreTarget, labels: Labels, name: str, scores: Tensor) -> Tensor:
+    """Auxiliary cells are proposed uniformly; cells that do not exist keep their only label."""
+    inside = target.present(labels)[name]
+    if inside is None or not target.free:
+        return scores
+    return torch.where((inside | ~target.existing(name)).unsqueeze(-1), scores, 0)
+
+
+def _add_tables(target: ScoreTarget, answer: Labels, copies: int, proposals: dict[str, Tensor]) -> None:
+    tables = [term for term in target.problem.terms if isinstance(term, TableTerm)]
+    problem = target.repeated(copies) if tables else target.problem
+    for variable in problem.graph.discrete:
+        name = variable.name
+        if any(name in term.term.variables for term in tables):
+            count = target.counts[name]
+            found = label_conditionals(tables, problem.env, variable, count, answer)
+            gone = found.isneginf().all(-1, keepdim=True)
+            found = torch.where(gone, 0, found)
+            proposals[name] += found.reshape(proposals[name].shape)
+
+
+def masked_scores(term: MaskedTerm, problem: Problem, labels: Tensor, copies: int) -> Tensor:
+    """[B * copies, T, labels]: the scores of every label at each position, with that position masked."""
+    env, batch = problem.env, problem.env.batch
+    net: Any = env.module._modules[term.body.net]
+    given = tuple(expanded(full(one(env), batch.size), copies) for one in term.given)
+    masks = {name: expanded(mask, copies) for name, mask in batch.exists.items()}
+    exists = repeated(batch.cells(term.body.variable, (term.dim,)), copies)
+    if exists is not None:
+        masks[term.dim] = exists
+    scores: Tensor = net.masked_scores(labels.clamp(min=0), given, masks)
+    return scores
+
+
+def _masked_total(term: MaskedTerm, target: ScoreTarget, labels: Tensor, scores: Tensor, copies: int) -> Tensor:
+    """[B, C]: the energy's own sum, from the same pass."""
+    if term.body.energy == "local":
+        scores = F.log_softmax(scores, -1)
+    held = scores.gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
+    total = torch.where(labels >= 0, held, 0).sum(1).reshape(target.size, copies)
+    return term.scaled(target.problem.env, total)
+
+
+def step_scores(term: StepwiseTerm, problem: Problem, labels: Tensor, copies: int) -> Tensor:
+    """[B * copies, T, labels]: at each position the step network's scores after the labels before it."""
+    env, batch = problem.env, problem.env.batch
+    net: Any = env.module._modules[term.body.net]
+    along = batch.frame(counted_dims(term.term, term.graph))[term.dim]
+    given = []
+    for one, axes in zip(term.given, term.aligned, strict=True):
+        value = full(one(env), batch.size)
+        for axis in axes:
+            value = along.compact(value, axis)
+        given.append(expanded(value, copies))
+    masks = {name: expanded(mask, copies) for name, mask in batch.exists.items()}
+    many = along.repeat(copies)
+    compact = many.compact(labels, 1).clamp(min=0)
+    exists = many.valid(many.size, batch.device)
+    if exists is not None:
+        masks[term.dim] = exists
+    state = net.start(tuple(given), masks, labels.shape[0])
+    previous = torch.full((labels.shape[0],), term.count, dtype=torch.long, device=batch.device)
+    made = []
+    for t in range(labels.shape[1]):
+        scores, state = net.step(state, net.embed(previous), t)
+        made.append(scores)
+        previous = compact[:, t]
+    if not made:
+        return torch.zeros(*labels.shape, term.count, device=batch.device, dtype=batch.dtype)
+    return many.spread(torch.stack(made, 1), 0.0)
+
+
+def narrowed(scores: Tensor, temperature: float, nucleus: float, mixture: float) -> Tensor:
+    """[..., labels]: the log-probabilities that labels are proposed with.
+
+    Args:
+        scores: unnormalised log-probabilities.
+        temperature: divides them.
+        nucleus: the smallest set of most likely labels whose mass reaches this is kept; the others get -inf.
+        mixture: the share of proposals that come from the distribution before the nucleus was cut out.
+    """
+    wide = F.log_softmax(scores / temperature, -1)
+    if nucleus >= 1:
+        return wide
+    ordered, order = wide.sort(-1, descending=True)
+    before = ordered.exp().cumsum(-1) - ordered.exp()
+    kept = torch.zeros_like(wide, dtype=torch.bool).scatter(-1, order, before < nucleus)
+    narrow = F.log_softmax(wide.masked_fill(~kept, float("-inf")), -1)
+    if mixture <= 0:
+        return narrow
+    share = torch.tensor(mixture, dtype=wide.dtype, device=wide.device)
+    return torch.logaddexp(narrow + torch.log1p(-share), wide + share.log())
+
+
+__all__ = ["Evaluated", "evaluate", "masked_scores", "narrowed", "step_scores"]

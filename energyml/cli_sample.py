@@ -1,0 +1,143 @@
+"""The command that samples."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from energyml.driver import compile_source, read_source, source_from
+from energyml.written import write_lines
+
+if TYPE_CHECKING:
+    from energyml.sampling.trace import Progress
+
+
+def sample(
+    subject: Annotated[str, typer.Argument(help="A spec, a run's folder or a checkpoint.", show_default=False)],
+    count: Annotated[int, typer.Option("-n", "--count", help="Draws of each example.", min=1)] = 1000,
+    chains: Annotated[int, typer.Option("--chains", help="Chains that draw them.", min=1)] = 4,
+    burn_in: Annotated[int | None, typer.Option("--burn-in", help="Sweeps that are thrown away.", min=0)] = None,
+    infer: Annotated[
+        str | None,
+        typer.Option("--infer", help="The sampler, as in 'metropolis(block: 3)'; one that suits if left out."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where draws go, a JSON object each; .nc for ArviZ's own format.")
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", help="JSON file: tensors by declared name; random when left out.")
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="JSON file: the labels of each set that comes from data.")
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option("--size", help="The size of a dim, as in `--size T=50`; repeatable.")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", help="How many random examples.", min=1)] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of weights, random inputs and draws.", min=0)] = 0,
+    allow: Annotated[
+        list[str] | None, typer.Option("--allow-import", help="A package whose networks a checkpoint may import.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
+) -> None:
+    """Draw answers from a spec or a run, and say plainly when the chains have not mixed."""
+    from energyml.sampling.run import Request, draw, model_of
+
+    if subject == "-" or Path(subject).suffix == ".energy":
+        source = source_from("<stdin>", sys.stdin.buffer.read()) if subject == "-" else read_source(subject)
+        compiled = compile_source(source)
+        request = Request(count, chains, burn_in, infer, inputs, labels, _sizes(compiled, size), batch, seed)
+        model = model_of(compiled, request)
+    else:
+        from energyml.train.folder import load_run
+
+        model, _ = load_run(subject, allow_import=allow or ())
+        request = Request(count, chains, burn_in, infer, inputs, labels, _sizes(model.compiled, size), batch, seed)
+    with _shown() as progress:
+        drawn = draw(model, request, progress)
+    if out is not None and out.suffix == ".nc":
+        drawn.posterior.to_arviz().to_netcdf(str(out))
+    elif out is not None:
+        write_lines(out, drawn.lines)
+    if as_json:
+        typer.echo(json.dumps(_facts(drawn), indent=2))
+    else:
+        typer.echo(drawn.summary)
+        if out is not None:
+            typer.echo(f"wrote {out}")
+
+
+def _sizes(compiled: Any, size: list[str] | None) -> dict[str, int]:
+    from energyml.cli import _checked_sizes
+
+    return _checked_sizes(compiled, size)
+
+
+def _facts(drawn: Any) -> dict[str, Any]:
+    trace = drawn.trace
+    found: dict[str, Any] = {"sampler": str(drawn.posterior.selection)}
+    if trace is None:
+        return {**found, "independent": True}
+    return {
+        **found,
+        "independent": False,
+        "chains": trace.score.shape[1],
+        "sweeps": trace.score.shape[0],
+        "burn_in": trace.burn_in,
+        "acceptance": float(trace.acceptance.mean()),
+        "novel": float(trace.novel.mean()),
+        "energy": float(trace.energy.mean()),
+        "rhat": {"energy": float(trace.rhat_energy.max()), "cells": trace.rhat_cells},
+        "ess": {"energy": float(trace.ess_energy.min()), "cells": trace.ess_cells},
+        "mixed": trace.mixed,
+        "valid": trace.valid,
+        "warning": trace.warning,
+    }
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[Progress], None]]:
+    """Progress on standard error: a bar with the time left on a terminal, a line for each tenth elsewhere."""
+    if not sys.stderr.isatty():
+        told = -1
+
+        def line(progress: Progress) -> None:
+            nonlocal told
+            tenth = 10 * progress.done // progress.total
+            if tenth > told:
+                told = tenth
+                typer.echo(f"  {_words(progress)}", err=True)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sampling", total=None)
+        yield lambda progress: bar.update(
+            task, total=progress.total, completed=progress.done, description=_words(progress)
+        )
+
+
+def _words(progress: Progress) -> str:
+    phase = "burn-in" if progress.burning else "sampling"
+    return (
+        f"{phase} {progress.done}/{progress.total}  energy {progress.energy:.4g}  acceptance {progress.acceptance:.2f}"
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(sample)
+
+
+__all__ = ["register"]

@@ -1,0 +1,1 @@
+"""What draws tell: traces, convergence, standard errors."""

@@ -1,0 +1,219 @@
+"""The draws of chains, and what is known about how they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from energyml.sampling.convergence import HIGHEST, effective, split_rhat, standard_error
+
+# Cells whose labels are looked at for convergence at once: memory of a sort over all draws.
+CELLS = 4096
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        done: sweeps made, burn-in included.
+        total: sweeps to make.
+        burning: whether these are still thrown away.
+        acceptance: the share of moves accepted in the last sweep.
+        energy: the mean energy of all chains.
+    """
+
+    done: int
+    total: int
+    burning: bool
+    acceptance: float
+    energy: float
+
+
+@dataclass(eq=False)
+class Trace:
+    """Kept draws.
+
+    Attributes:
+        labels: by variable: [S, C, B, *dims], S sweeps of C chains; -1 where there is no cell.  The smallest type
+            of whole numbers that holds them.
+        score: [S, C, B]; -inf where a chain never found a possible answer.
+        counts: how many labels each variable's cells may take.
+        names: the labels' names.
+        dims: the dims of each variable or field, or the names of its axes.
+        latent: the variables that are summed out of answers.
+        fields: by field: [S, C, B, *axes].
+        acceptance: [C, B]: the share of proposed moves that were accepted.
+        novel: [C, B]: the share of proposed moves that changed the answer.
+        burn_in: how many sweeps were thrown away.
+        sampler: the backend with its options.
+        warning: what is wrong with the sampler itself; `None` when its draws are the model's.
+        valid: whether the chains tend to the model's distribution.
+    """
+
+    labels: Mapping[str, Tensor]
+    score: Tensor
+    counts: Mapping[str, int]
+    names: Mapping[str, tuple[str, ...]]
+    dims: Mapping[str, tuple[str, ...]]
+    acceptance: Tensor
+    novel: Tensor
+    burn_in: int = 0
+    latent: frozenset[str] = frozenset()
+    fields: Mapping[str, Tensor] = field(default_factory=dict)
+    sampler: str = ""
+    warning: str | None = None
+    valid: bool = True
+
+    @property
+    def energy(self) -> Tensor:
+        """[S, C, B]: minus the score."""
+        return -self.score
+
+    @cached_property
+    def rhat_energy(self) -> Tensor:
+        """[B]: split R-hat of the energy; inf where some chain has no possible answer."""
+        finite = self.score.isfinite().all(0).all(0)
+        return torch.where(finite, split_rhat(torch.where(self.score.isfinite(), self.score, 0)), float("inf"))
+
+    @cached_property
+    def rhat_cells(self) -> float:
+        """The largest split R-hat of "this cell has its most frequent label", or of a field's values."""
+        worst = 1.0
+        for values in self._cell_values():
+            found = split_rhat(values)
+            worst = max(worst, float(found.max())) if found.numel() else worst
+        return worst
+
+    @cached_property
+    def ess_energy(self) -> Tensor:
+        """[B]: the effective number of draws of the energy."""
+        return effective(torch.where(self.score.isfinite(), self.score, 0))
+
+    @cached_property
+    def ess_cells(self) -> float:
+        """The smallest effective number of draws of any cell."""
+        least = float(self.score.shape[0] * self.score.shape[1])
+        for values in self._cell_values():
+            found = effective(values)
+            least = min(least, float(found.min())) if found.numel() else least
+        return least
+
+    def _cell_values(self) -> Any:
+        """[S, C, n] piece by piece: whether cells have their most frequent label; values of fields."""
+        for name, labels in self.labels.items():
+            flat = labels.flatten(2)
+            for first in range(0, flat.shape[2], CELLS):
+                piece = flat[:, :, first : first + CELLS]
+                usual = piece.flatten(0, 1).to(torch.int64)
+                # The most frequent label: `mode` sorts, and is the same for all chains.
+                yield (piece == usual.mode(0).values.to(piece.dtype)).double() if name in self.counts else piece
+        for values in self.fields.values():
+            flat = values.flatten(2)
+            for first in range(0, flat.shape[2], CELLS):
+                yield flat[:, :, first : first + CELLS]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether nothing speaks against the chains having mixed."""
+        return bool((self.rhat_energy <= HIGHEST).all()) and self.rhat_cells <= HIGHEST
+
+    def one_hot(self, name: str) -> Tensor:
+        """[S, C, B, *dims, labels]: a variable's draws; zero where there is no cell or no possible answer."""
+        labels = self.labels[name].long()
+        made = F.one_hot(labels.clamp(min=0), self.counts[name]).to(self.score.dtype)
+        fine = self.score.isfinite().reshape(*self.score.shape, *([1] * (labels.dim() - 3)))
+        return made * ((labels >= 0) & fine).unsqueeze(-1)
+
+    def marginals(self, name: str) -> Tensor:
+        """[B, *dims, labels]: the share of draws with each label; zero where there is no answer."""
+        labels = self.labels[name]
+        kept = self.score.isfinite().sum((0, 1)).clamp(min=1)
+        total = torch.zeros(*labels.shape[2:], self.counts[name], device=labels.device, dtype=self.score.dtype)
+        for chain in range(labels.shape[1]):
+            for first in range(0, labels.shape[0], 64):  # one-hot vectors of a few sweeps at a time
+                piece = self._piece(name, slice(first, first + 64), chain)
+                total = total + piece
+        return total / kept.reshape(-1, *([1] * (total.dim() - 1)))
+
+    def _piece(self, name: str, sweeps: slice, chain: int) -> Tensor:
+        labels = self.labels[name][sweeps, chain].long()
+        fine = self.score[sweeps, chain].isfinite().reshape(*labels.shape[:2], *([1] * (labels.dim() - 2)))
+        weight = ((labels >= 0) & fine).unsqueeze(-1).to(self.score.dtype)
+        return (F.one_hot(labels.clamp(min=0), self.counts[name]).to(self.score.dtype) * weight).sum(0)
+
+    def marginal_errors(self, name: str) -> Tensor:
+        """[B, *dims, labels]: the Monte Carlo standard errors of `marginals`."""
+        labels = self.labels[name]
+        flat = labels.flatten(2)
+        parts = []
+        for label in range(self.counts[name]):
+            pieces = [
+                standard_error((flat[:, :, first : first + CELLS] == label).double())
+                for first in range(0, flat.shape[2], CELLS)
+            ]
+            parts.append(torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64))
+        return torch.stack(parts, -1).reshape(*labels.shape[2:], self.counts[name]).to(self.score.dtype)
+
+    def summary(self) -> str:
+        """A few lines: rates, energies, convergence, and plainly whether the chains have mixed."""
+        sweeps, chains, examples = self.score.shape
+        energy = self.energy
+        lines = [
+            f"sampler           {self.sampler}",
+            f"draws             {chains} chains x {sweeps} sweeps for {examples} "
+            f"example{'s' if examples != 1 else ''}, after {self.burn_in} sweeps of burn-in",
+        ]
+        if self.score.numel():
+            lines += [
+                f"energy            mean {_short(energy.mean())}, lowest {_short(energy.min())}, "
+                f"highest {_short(energy.max())}",
+                f"acceptance        {float(self.acceptance.mean()):.3f}",
+                f"novel transitions {float(self.novel.mean()):.3f}",
+                f"split R-hat       energy {_short(self.rhat_energy.max())}, worst cell {_short(self.rhat_cells)}",
+                f"effective draws   energy {_short(self.ess_energy.min())}, worst cell {_short(self.ess_cells)} "
+                f"of {sweeps * chains}",
+            ]
+        if self.warning is not None:
+            lines.append(f"WARNING           {self.warning}")
+        lines.append(self.verdict())
+        return "\n".join(lines)
+
+    def verdict(self) -> str:
+        """One line on convergence."""
+        if not self.score.numel():
+            return "there are no draws"
+        if not bool(self.score.isfinite().all()):
+            return (
+                "SOME CHAINS FOUND NO POSSIBLE ANSWER: evidence or constraints may rule out all of them; if not, raise "
+                "`chains` and `burn_in`"
+            )
+        if self.mixed:
+            return "nothing speaks against the chains having mixed"
+        worst = max(float(self.rhat_energy.max()), self.rhat_cells)
+        return (
+            f"THE CHAINS HAVE NOT MIXED (split R-hat {_short(worst)} is above {HIGHEST}): do not use these draws as a "
+            "sample; raise `sweeps` and `burn_in`, or choose another sampler"
+        )
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """A session that keeps a trace."""
+
+    def trace(self) -> Trace:
+        """The draws, made when they are first asked for."""
+        ...
+
+
+def _short(value: Tensor | float) -> str:
+    return f"{float(value):.4g}"
+
+
+__all__ = ["Progress", "Sampled", "Trace"]
