@@ -310,7 +310,7 @@ def doctor() -> None:
 
 @app.command()
 def demo() -> None:
-    """Train a small chain on letters drawn here, and read with it under two backends."""
+    """Train a chain on handwritten words, and read with it under three backends."""
     from energyml.demo import run
 
     run(typer.echo)
@@ -368,9 +368,11 @@ def _guarded(command: Callable[[], Any]) -> int:
 
 def main() -> NoReturn:
     """The entry point of the `energyml` command."""
-    from energyml import cli_training
+    from energyml import cli_compare, cli_sample, cli_training
 
     cli_training.register(app)
+    cli_sample.register(app)
+    cli_compare.register(app)
     sys.exit(_guarded(lambda: app(prog_name="energyml")))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from energyml.driver import compile_source, read_source
+from energyml.written import write_lines
 
 Spec = Annotated[str, typer.Argument(help="A spec file.", show_default=False)]
 RunPath = Annotated[str, typer.Argument(help="A run's folder, or a checkpoint.", show_default=False)]
@@ -17,6 +18,7 @@ Root = Annotated[Path | None, typer.Option("--root", help="Where the paths of th
 Data = Annotated[str | None, typer.Option("--data", help="A reader in place of the spec's `data` line.")]
 Infer = Annotated[str | None, typer.Option("--infer", help="A backend in place of the spec's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
 Allow = Annotated[
     list[str] | None, typer.Option("--allow-import", help="A package whose networks a checkpoint may import.")
 ]
@@ -34,7 +36,7 @@ def train(
     data: Data = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in `--out`.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of weights and batches.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")] = "cpu",
+    device: Device = "cpu",
     threads: Annotated[int | None, typer.Option("--threads", help="Threads of torch.", min=1)] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Most epochs of a stage.", min=1)] = None,
     metric: Annotated[list[str] | None, typer.Option("--metric", help="One more metric; repeatable.")] = None,
@@ -72,13 +74,16 @@ def evaluate(
     split: Annotated[str, typer.Option("--split", help="train, validation or test.")] = "test",
     metric: Annotated[list[str] | None, typer.Option("--metric", help="One more metric; repeatable.")] = None,
     confusion: Annotated[int, typer.Option("--confusion", help="Rows of the confusion table.", min=0)] = 10,
+    device: Device = "cpu",
     allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a trained model: metrics, and the labels that it confuses most."""
     from energyml.train.report import evaluation
 
-    found = evaluation(run, root=root, data=data, infer=infer, split=split, metrics=metric or (), allow=allow or ())
+    found = evaluation(
+        run, root=root, data=data, infer=infer, split=split, metrics=metric or (), allow=allow or (), device=device
+    )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(found.plain(), indent=2))
         return
@@ -92,18 +97,19 @@ def predict(
     data: Data = None,
     infer: Infer = None,
     batch: Annotated[int, typer.Option("--batch", help="Examples at a time.", min=1)] = 32,
+    device: Device = "cpu",
     allow: Allow = None,
 ) -> None:
     """Predict: one JSON object a line with labels and their probabilities, as the input is read."""
     from energyml.train.report import predicted_lines
 
-    lines = predicted_lines(run, files, data=data, infer=infer, size=batch, allow=allow or ())
+    lines = predicted_lines(run, files, data=data, infer=infer, size=batch, allow=allow or (), device=device)
     if out is None:
         for line in lines:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
         return
-    count = _to_file(out, lines)
+    count = write_lines(out, lines)
     typer.echo(f"{out}: {count} examples")
 
 
@@ -118,6 +124,9 @@ def sweep(
     root: Root = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Most epochs of a stage.", min=1)] = None,
     jobs: Annotated[int, typer.Option("--jobs", help="Runs at a time, one thread each.", min=1)] = 2,
+    engine: Annotated[
+        str, typer.Option("--engine", help="What carries runs out: processes, or ray for an existing cluster.")
+    ] = "processes",
     split: Annotated[str, typer.Option("--split", help="What is evaluated: train, validation or test.")] = "test",
     metric: Annotated[list[str] | None, typer.Option("--metric", help="One more metric; repeatable.")] = None,
     as_json: AsJson = False,
@@ -129,7 +138,7 @@ def sweep(
     more = [part for change in changes or () for part in ("--set", change)]
     more += [] if epochs is None else ["--epochs", str(epochs)]
     records = run(
-        Path(file), read_grid(grid or ()), seeds, out, more=more, root=root, jobs=jobs, split=split,
+        Path(file), read_grid(grid or ()), seeds, out, more=more, root=root, jobs=jobs, engine=engine, split=split,
         metrics=metric or (), tell=(lambda text: None) if as_json else typer.echo,
     )  # fmt: skip
     typer.echo(json.dumps(records, indent=2) if as_json else f"\n{table(records)}")
@@ -145,26 +154,6 @@ def plot(
 
     draw(runs, out)
     typer.echo(f"{out}: {len(runs)} run{'s' if len(runs) > 1 else ''}")
-
-
-def _to_file(out: Path, lines: Any) -> int:
-    from energyml.driver import SpecFileError
-
-    count = 0
-    temporary = out.with_name(f".{out.name}.partial")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            for line in lines:
-                stream.write(f"{line}\n")
-                count += 1
-        temporary.replace(out)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        raise SpecFileError(f"{out}: {(problem.strerror or str(problem)).lower()}") from problem
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return count
 
 
 def register(app: typer.Typer) -> None:

@@ -130,9 +130,31 @@ def compile(
 
 
 def bind(
-    compiled: Compiled, *, labels: Mapping[str, Sequence[str]] | None = None, seed: int | None = None
+    compiled: Compiled,
+    *,
+    labels: Mapping[str, Sequence[str]] | None = None,
+    seed: int | None = None,
+    pretrained: bool = True,
 ) -> EnergyModel:
-    """Fix label sets, build networks and parameters: from here on there are weights."""
+    """Fix label sets, build networks and parameters: from here on there are weights.
+
+    Args:
+        compiled: the spec.
+        labels: the labels of each set that the spec takes from data, in order.
+        seed: seed of the first values of all parameters.
+        pretrained: whether files of vectors that networks name are read; a checkpoint brings its own weights.
+    """
     from energyml.energy_model import EnergyModel
 
-    return EnergyModel(compiled, labels=labels, seed=seed)
+    model = EnergyModel(compiled, labels=labels, seed=seed)
+    if pretrained and names_vectors(compiled):
+        from energyml.data.vectors import give_vectors
+
+        give_vectors(model)
+    return model
+
+
+def names_vectors(compiled: Compiled) -> bool:
+    """Whether a network of the catalogue starts from a file of vectors."""
+    chosen = (net.selection for net in compiled.graph.nets.values())
+    return any(one.card.option("vectors") is not None and one["vectors"] is not None for one in chosen)

@@ -83,7 +83,7 @@ def _stand_in_labels(compiled: Compiled) -> dict[str, list[str]]:
     """A few made-up labels for each set that comes from data, with the labels that the spec names."""
     found: dict[str, list[str]] = {}
     for name, labels in compiled.graph.label_sets.items():
-        if labels.labels is None:
+        if labels.labels is None and labels.source == "data":
             special = [str(value) for key, value in labels.options.items() if key in ("unknown", "end", "pad")]
             found[name] = special + [f"{name.lower()}{number}" for number in range(STAND_IN_LABELS)]
     return found

@@ -202,7 +202,7 @@ def spen(b: em.Builder) -> None:
     W = b.param("W", em.real["from":Tag, "to":Tag], initial=em.choose("normal", 0.1))
     b.chain(y, unary=scores(word), pair=W)
     b.score("tail", [y], whole(em.soft(y)))
-    b.infer("relaxed", steps=50, lr=10, momentum=0.9)
+    b.infer("relaxed", steps=10, lr=0.5, momentum=0, optimizer="exponentiated", entropy=1)
     b.decode("map")
     b.train("direct_loss", optimizer=em.choose("adam", lr=1e-3), epochs=30, batch=10)
     b.data("conll", "pos/train.txt", columns="word y")

@@ -166,7 +166,8 @@ class Dataset:
             rows: places in this data set.
             total: how many examples the batch has over all processes.
         """
-        asked = np.arange(len(self)) if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
+        # a copy: numpy calls a single number contiguous whatever its stride is, and torch refuses a negative one
+        asked = np.arange(len(self)) if rows is None else np.array(rows, dtype=np.int64, order="C")
         stored = self.rows[asked]
         tensors: dict[str, Tensor] = {}
         gold: dict[str, Tensor] = {}

@@ -118,7 +118,7 @@ class _Loading:
         self.own_choice = using is None
         chosen = self.compiled.model.choices.data if using is None else using
         self.selection = read_choice("reader", chosen, self.compiled.model) if isinstance(chosen, str) else chosen
-        self.root = _root(self.compiled.source, root)
+        self.root = root_of(self.compiled.source, root)
         self.fixed = fixed
         self.targets: list[Target] = []
 
@@ -304,7 +304,8 @@ def data_root(source: Source, given: Path | None) -> str:
     return str((given or Path(os.environ.get(ROOT_VARIABLE) or Path(source.name).parent)).resolve())
 
 
-def _root(source: Source, given: RootLike | None) -> Root:
+def root_of(source: Source, given: RootLike | None) -> Root:
+    """Where the paths of a spec's data start: what is given, else ENERGYML_DATA, else the folder of the spec."""
     if given is not None:
         return as_root(given)
     named = os.environ.get(ROOT_VARIABLE)

@@ -64,6 +64,10 @@ def check_choice(
         context.term_names = dict.fromkeys(term_names(model), NOWHERE)
         context.label_sets = dict(model.label_sets)
         context.variables = dict(model.variables)
+        named: dict[str, Iterable[str]] = {"net": model.nets, "param": model.params}
+        for declared, names in named.items():
+            for name in names:
+                context.names.declare(t.Ident(NOWHERE, name), declared)
     made = [_choice(context, kind, choice) for choice in choices]
     return [chosen for chosen in made if chosen is not None]
 

@@ -215,7 +215,7 @@ def test_wrong_command_lines(energyml, arguments, message):
         (["--infer", "exakt"], "did you mean `exact`?"),
         (["--query", "marginal"], "unknown query"),
         (["--infer", "cg"], "cannot serve this model"),
-        (["--infer", "gibbs"], "no implementation"),
+        (["--infer", "infnet", "--query", "map"], "has not been fitted"),
         (["--infer", "enumerate(limit: 2)"], "limit is 2"),
         (["--infer", "enumerate(limit: many)"], "`limit` takes"),
     ],

@@ -31,6 +31,12 @@ def rows(batches: Batches) -> list[list[int]]:
     return [batch.rows.tolist() for batch in batches]
 
 
+def test_a_single_example_is_a_batch() -> None:
+    """Sorted by length, longest first, one row is an array of a negative stride."""
+    assert rows(Batches(dataset(1), 4, shuffle=False)) == [[0]]
+    assert EXAMPLES.batch(np.arange(3)[::-1][:1]).rows.tolist() == [2]
+
+
 # ---------------------------------------------------------------------------------------------------------------- order
 
 

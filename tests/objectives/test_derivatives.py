@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +21,16 @@ SMOOTH = (
 )
 OBJECTIVES = (*SMOOTH, "ssvm")
 EXACT = ("exact", "exact(engine: torch)", "enumerate")
+
+
+def entry_by_entry(using: str, name: str, objective: str) -> bool:
+    """Whether second derivatives are compared one by one, or along random directions, which is ten times cheaper.
+
+    One by one for one in three: every backend meets every model, every backend every objective, every model every
+    objective. ENERGYML_FUZZ asks for all.
+    """
+    places = EXACT.index(using) + list(SPECS).index(name) + OBJECTIVES.index(objective)
+    return places % 3 == 0 or "ENERGYML_FUZZ" in os.environ
 
 
 def gradients(losses: Tensor, model: EnergyModel, u: Tensor) -> list[Tensor]:
@@ -51,7 +63,8 @@ def test_derivatives(using: str, name: str, objective: str) -> None:
     point = tuple(one.detach().clone().requires_grad_() for one in (given["u"], *parameters.values()))
     assert torch.autograd.gradcheck(function, point)
     if objective in SMOOTH:
-        assert torch.autograd.gradgradcheck(function, point)
+        fast = not entry_by_entry(using, name, objective)
+        assert torch.autograd.gradgradcheck(function, point, fast_mode=fast)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -17,12 +17,12 @@ def main(spec: str, out: str, count: int) -> None:
     """Train; the second process alone gets the signal, in the middle of an epoch."""
     done, forward = 0, loss.StageLoss.forward
 
-    def counting(self: loss.StageLoss, batch: Batch) -> object:
+    def counting(self: loss.StageLoss, batch: Batch, player: str | None = None) -> object:
         nonlocal done
         done += 1
         if done == count and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGTERM)
-        return forward(self, batch)
+        return forward(self, batch, player)
 
     loss.StageLoss.forward = counting  # type: ignore[assignment, method-assign]
     found = train(compile_source(read_source(spec)), Request(out=Path(out), resume=True))

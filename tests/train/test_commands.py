@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -11,27 +13,46 @@ from pathlib import Path
 import pytest
 import torch
 
+from energyml.cli import main
 from energyml.train.checkpoint import read_checkpoint
 from energyml.train.sweep import points, read_grid, table
 from tests.train.small import STAGE, write_task
 
 
 def energyml(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process, which has torch loaded already."""
+    out, err = io.StringIO(), io.StringIO()
+    folder = contextlib.nullcontext() if cwd is None else contextlib.chdir(cwd)
+    command = ["energyml", *map(str, arguments)]
+    before, sys.argv = sys.argv, command
+    try:
+        with folder, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+            main()
+    finally:
+        sys.argv = before
+    code = end.value.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+def program(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command as a program of its own."""
     command = [sys.executable, "-m", "energyml.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_train_evaluate_predict(tmp_path: Path) -> None:
+    """Each of the three once as a program of its own: a run is all that they share."""
     spec = write_task(tmp_path)
-    done = energyml("train", spec, "--out", tmp_path / "run", "--set", "epochs=2")
+    done = program("train", spec, "--out", tmp_path / "run", "--set", "epochs=2")
     assert done.returncode == 0 and "epoch   2, loss" in done.stdout, done.stderr
-    judged = energyml("eval", tmp_path / "run", "--root", tmp_path, "--confusion", 2)
+    judged = program("eval", tmp_path / "run", "--root", tmp_path, "--confusion", 2)
     assert judged.returncode == 0 and "test: 16 examples" in judged.stdout and "gold \\ predicted" in judged.stdout
     as_json = json.loads(energyml("eval", tmp_path / "run", "--root", tmp_path, "--json").stdout)
     assert 0 <= as_json["metrics"]["accuracy"] <= 1
     lines = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
     (tmp_path / "new.jsonl").write_text("".join(json.dumps({"x": one["x"]}) + "\n" for one in lines))
-    told = energyml("predict", tmp_path / "run", tmp_path / "new.jsonl")
+    told = program("predict", tmp_path / "run", tmp_path / "new.jsonl")
     found = [json.loads(line) for line in told.stdout.splitlines()]
     assert [len(one["y"]) for one in found] == [len(one["x"]) for one in lines], told.stderr
     assert all(0 <= p <= 1 for one in found for p in one["probability"]["y"])
