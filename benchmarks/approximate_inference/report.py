@@ -1,0 +1,108 @@
+"""Writes docs/results/approximate-inference.md from the stored comparisons.
+
+python -m benchmarks.approximate_inference.report
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.approximate_inference.tagging import RESULTS, TASKS
+
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "approximate-inference.md"
+TITLES = {
+    "pos": "Twitter part-of-speech",
+    "chunking": "CoNLL-2000 chunking",
+    "ud": "UD-EWT, part of speech and features",
+}
+ABOUT = {
+    "pos": "Trained on oct27's training and development tweets, validated on its test tweets, tested on daily547.",
+    "chunking": "In BIOES; a tenth of the training sentences for validation.",
+    "ud": "The stand-in for CCG supertagging: one label for each combination of part of speech and features. Sentences "
+    "of at most 50 words for training; compared on 500 test sentences.",
+}
+HEAD = """# Approximate inference, weighed
+
+Tu & Gimpel 2019 with a BLSTM-CRF trained by log-likelihood, whose energy is then fixed: every row asks another backend
+for the best answer under the same energy. Inference networks (`infnet`) are fitted with energy plus local
+cross-entropy; `relaxed` is gradient ascent on softmax logits, by argmax as in the paper or rounded coordinate by
+coordinate; `tailor` moves the network for each input; `start:` warm-starts the ascent. Word vectors start from GloVe
+(50 numbers, 6B tokens) instead of the paper's, words are in lower case, users, addresses and digits are one word each,
+and there are no character features, so accuracies are below the paper's; energies, search errors and speeds are what
+is compared. Nothing was tuned for each method: step sizes and numbers of steps are in the names.
+
+    python -m benchmarks.approximate_inference.tagging TASK --root DATA --vectors glove.6B.50d.txt    # resumable
+    python -m benchmarks.approximate_inference.report                                                 # this page
+
+Energies are averages over sentences, lower is better; search error is the energy above the exact one; *solved* is the
+share of sentences whose exact answer was found; speeds are by wall clock at batches of 10 with one thread, other work
+on the machine included, and mean something only against each other.
+"""
+
+
+def records(task: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{task}-*.json"))]
+
+
+def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "| backend | accuracy | energy | relaxed energy | search error | solved | sentences/s | answer |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    names = dict.fromkeys(row["backend"] for one in found for row in one["rows"])
+    for name in names:
+        rows = [row for one in found for row in one["rows"] if row["backend"] == name and row["reason"] is None]
+        if rows:
+            cells = (
+                f"`{name}`",
+                spread([row["accuracy"] for row in rows], 100, 1),
+                spread([row["energy"] for row in rows], 1, 2),
+                spread([row["relaxed_energy"] for row in rows if row["relaxed_energy"] is not None], 1, 2),
+                spread([max(0.0, row["search_error"]) for row in rows], 1, 2),
+                spread([row["solved"] for row in rows], 100, 1),
+                spread([row["examples_per_second"] for row in rows], 1, 0),
+                rows[0]["quality"],
+            )
+            yield "| " + " | ".join(cells) + " |"
+
+
+def spread(values: Sequence[float], factor: float, digits: int) -> str:
+    if not values:
+        return ""
+    scaled = [factor * one for one in values]
+    mean = f"{statistics.fmean(scaled):,.{digits}f}"
+    return mean if len(scaled) == 1 else f"{mean} ± {statistics.stdev(scaled):,.{digits}f}"
+
+
+def section(task: str) -> Iterator[str]:
+    found = records(task)
+    yield f"\n## {TITLES[task]}\n\n"
+    if not found:
+        yield "Not run yet.\n"
+        return
+    seeds = ", ".join(str(one["seed"]) for one in found)
+    gold = spread([one["gold_energy"] for one in found], 1, 2)
+    yield f"{ABOUT[task]} Seeds {seeds}; hidden size {found[0]['hidden']}; {found[0]['examples']} sentences; "
+    yield f"{max(one['date'] for one in found)}. The gold labels have energy {gold}.\n\n"
+    yield "\n".join(table(found)) + "\n"
+    figure = RESULTS / f"{task}-{found[0]['seed']}.svg"
+    if figure.exists():
+        shutil.copyfile(figure, PAGE.with_name(f"approximate-inference-{task}.svg"))
+        yield f"\n![accuracy against time](approximate-inference-{task}.svg)\n"
+
+
+def main() -> None:
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    findings = RESULTS / "findings.md"
+    parts = [HEAD, findings.read_text(encoding="utf-8") if findings.exists() else ""]
+    for task in TASKS:
+        parts += section(task)
+    PAGE.write_text("".join(parts), encoding="utf-8")
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()
