@@ -13,9 +13,9 @@ from energyml.diagnostics import Source
 from energyml.driver import compile_source
 from energyml.explain import explain
 from energyml.train.folder import record_line
-from energyml.train.loop import Progress
 from energyml.train.report import Evaluation, evaluation, predicted_lines
 from energyml.train.run import Request, train
+from energyml.train.settings import Progress
 
 SPEC = """\
 # Read handwritten words: a convolutional network looks at letters, a chain knows which letters follow which.

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.backends.mcmc.estimates import Estimate, annealed_importance, bridge
+from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
 from energyml.backends.mcmc.kernel import Kernel, State
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, MaskPredict, Metropolis
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
-from energyml.backends.mcmc.target import FactorTarget, ScoreTarget, Target
+from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering, ladder
 from energyml.backends.variational.factors import Grounder
 from energyml.bind.terms import BoundTerm, TableTerm

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from energyml.backend import QueryRefused
+from energyml.backends.mcmc.factor_target import FactorTarget, picked, replaced
 from energyml.backends.mcmc.kernel import Current, Kernel
 from energyml.backends.mcmc.randomness import Randomness
-from energyml.backends.mcmc.target import FactorTarget, ScoreTarget, picked, replaced
+from energyml.backends.mcmc.target import ScoreTarget
 from energyml.backends.variational.schedule import Pick, Step
 from energyml.backends.variational.skeleton import Skeleton, on_device
 

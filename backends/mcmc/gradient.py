@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from energyml.backends.mcmc.factor_target import PENALTY, FactorTarget
 from energyml.backends.mcmc.kernel import Current, Kernel, accepted
 from energyml.backends.mcmc.randomness import Randomness
-from energyml.backends.mcmc.target import FactorTarget, Labels, ScoreTarget, Target
+from energyml.backends.mcmc.target import Labels, ScoreTarget, Target
 from energyml.result import ABSENT
 
 NINF = float("-inf")
@@ -55,10 +56,6 @@ def _slopes(target: Target, labels: Labels) -> dict[str, Tensor]:
         found = torch.zeros(shape, device=target.device, dtype=target.dtype)
         made[name] = (found if slope is None else slope.reshape(shape)) + target.permitted(name)
     return made
-
-
-# What a forbidden joint label costs in the relaxed score, so that its slope is finite.
-PENALTY = 30.0
 
 
 class GradientGibbs(Kernel):

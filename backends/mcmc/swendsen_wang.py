@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from energyml.backend import QueryRefused
+from energyml.backends.mcmc.factor_target import FactorTarget, picked
 from energyml.backends.mcmc.kernel import Current, Kernel
 from energyml.backends.mcmc.randomness import Randomness
-from energyml.backends.mcmc.target import FactorTarget, picked
 
 # How far a table may be from one weight for equal labels.
 TOLERANCE = 1e-5

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from energyml.train.folder import record_line
-from energyml.train.loop import Progress
+from energyml.train.settings import Progress
 from energyml.train.stages import Stage
 
 

@@ -23,8 +23,9 @@ from energyml.driver import Compiled, bind, names_vectors, read_choice, read_cho
 from energyml.energy_model import EnergyModel
 from energyml.train.checkpoint import Checkpoint, read_checkpoint
 from energyml.train.folder import LAST, Folder, make_request
-from energyml.train.loop import Interrupted, Progress, Settings, Trainer
+from energyml.train.loop import Trainer
 from energyml.train.overrides import overridden
+from energyml.train.settings import Interrupted, Progress, Settings
 from energyml.train.stages import Stage, plan_stages
 
 

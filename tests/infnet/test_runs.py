@@ -13,9 +13,10 @@ from energyml.data.load import load_data
 from energyml.diagnostics import EnergyError
 from energyml.driver import bind, check_text, compile_source, read_source
 from energyml.train.folder import load_run
-from energyml.train.loop import Interrupted, Settings, Trainer
+from energyml.train.loop import Trainer
 from energyml.train.report import evaluation, predicted_lines
 from energyml.train.run import Request, train
+from energyml.train.settings import Interrupted, Settings
 from energyml.train.stages import plan_stages
 from tests.train.small import write_task
 

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Problem
+from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
 from energyml.backends.mcmc.kernel import Current, Kernel
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, Metropolis
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
-from energyml.backends.mcmc.target import FactorTarget, ScoreTarget, Target
+from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering
 from energyml.backends.variational.factors import Grounder
 from energyml.bind.terms import TableTerm
