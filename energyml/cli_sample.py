@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from energyml.driver import compile_source, read_source, source_from
-from energyml.written import write_lines
+from energyml.written import check_writable, write_lines
 
 if TYPE_CHECKING:
     from energyml.sampling.trace import Progress
@@ -49,16 +50,26 @@ def sample(
     """Draw answers from a spec or a run, and say plainly when the chains have not mixed."""
     from energyml.sampling.run import Request, draw, model_of
 
+    if out is not None:  # before the draws, which would be lost
+        check_writable(out)
+        if out.suffix == ".nc":
+            from energyml.interop.arviz import need_arviz
+
+            need_arviz()
     if subject == "-" or Path(subject).suffix == ".energy":
         source = source_from("<stdin>", sys.stdin.buffer.read()) if subject == "-" else read_source(subject)
         compiled = compile_source(source)
         request = Request(count, chains, burn_in, infer, inputs, labels, _sizes(compiled, size), batch, seed)
         model = model_of(compiled, request)
+        notes = [f"the weights are random (seed {seed}): a run has trained ones"]
     else:
         from energyml.train.folder import load_run
 
         model, _ = load_run(subject, allow_import=allow or ())
+        notes = []
         request = Request(count, chains, burn_in, infer, inputs, labels, _sizes(model.compiled, size), batch, seed)
+    if inputs is None and model.graph.inputs:
+        notes.append(f"the inputs are random (seed {seed}): `--inputs FILE` gives others")
     with _shown() as progress:
         drawn = draw(model, request, progress)
     if out is not None and out.suffix == ".nc":
@@ -66,9 +77,9 @@ def sample(
     elif out is not None:
         write_lines(out, drawn.lines)
     if as_json:
-        typer.echo(json.dumps(_facts(drawn), indent=2))
+        typer.echo(json.dumps({**_facts(drawn), "notes": notes}, indent=2))
     else:
-        typer.echo(drawn.summary)
+        typer.echo("\n".join([drawn.summary, *(f"note: {note}" for note in notes)]))
         if out is not None:
             typer.echo(f"wrote {out}")
 
@@ -92,13 +103,18 @@ def _facts(drawn: Any) -> dict[str, Any]:
         "burn_in": trace.burn_in,
         "acceptance": float(trace.acceptance.mean()),
         "novel": float(trace.novel.mean()),
-        "energy": float(trace.energy.mean()),
-        "rhat": {"energy": float(trace.rhat_energy.max()), "cells": trace.rhat_cells},
-        "ess": {"energy": float(trace.ess_energy.min()), "cells": trace.ess_cells},
+        "energy": _number(float(trace.energy.mean())),
+        "rhat": {"energy": _number(float(trace.rhat_energy.max())), "cells": _number(trace.rhat_cells)},
+        "ess": {"energy": _number(float(trace.ess_energy.min())), "cells": _number(trace.ess_cells)},
         "mixed": trace.mixed,
         "valid": trace.valid,
         "warning": trace.warning,
     }
+
+
+def _number(value: float) -> float | None:
+    """A number that JSON has; nothing for those that are infinite or none."""
+    return value if math.isfinite(value) else None
 
 
 @contextmanager

@@ -9,15 +9,21 @@ from energyml.driver import SpecFileError
 
 
 def write_lines(out: Path, lines: Iterable[str]) -> int:
-    """Write lines as they come, under another name until all are there; returns how many there were."""
+    """Write lines as they come, under another name until all are there; returns how many there were.
+
+    A link stays a link.  Devices and pipes (`/dev/null`) are written to: a file of that name would take their place.
+    """
+    if _special(out):
+        return _write_special(out, lines)
     count = 0
-    temporary = out.with_name(f".{out.name}.partial")
+    place = out.resolve()
+    temporary = place.with_name(f".{place.name}.partial")
     try:
         with temporary.open("w", encoding="utf-8") as stream:
             for line in lines:
                 stream.write(f"{line}\n")
                 count += 1
-        temporary.replace(out)
+        temporary.replace(place)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise SpecFileError(f"{out}: {(problem.strerror or str(problem)).lower()}") from problem
@@ -27,4 +33,40 @@ def write_lines(out: Path, lines: Iterable[str]) -> int:
     return count
 
 
-__all__ = ["write_lines"]
+def check_writable(out: Path) -> None:
+    """Refuse a path that cannot be written, before a long computation; what is there stays as it is."""
+    if out.is_dir():
+        raise SpecFileError(f"{out}: is a directory")
+    if _special(out):
+        return
+    if not out.parent.is_dir():
+        raise SpecFileError(f"{out}: there is no folder {out.parent}; make it, or choose another name")
+    place = out.resolve()
+    new = not place.exists()
+    try:
+        with place.open("a", encoding="utf-8"):
+            pass
+        if new:
+            place.unlink()
+    except OSError as problem:
+        raise SpecFileError(f"{out}: {(problem.strerror or str(problem)).lower()}") from problem
+
+
+def _special(out: Path) -> bool:
+    """Whether the path is a device, a pipe or the like."""
+    return out.exists() and not out.is_file() and not out.is_dir()
+
+
+def _write_special(out: Path, lines: Iterable[str]) -> int:
+    count = 0
+    try:
+        with out.open("w", encoding="utf-8") as stream:
+            for line in lines:
+                stream.write(f"{line}\n")
+                count += 1
+    except OSError as problem:
+        raise SpecFileError(f"{out}: {(problem.strerror or str(problem)).lower()}") from problem
+    return count
+
+
+__all__ = ["check_writable", "write_lines"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from energyml.diagnostics import EnergyError
-from energyml.driver import SpecFileError
+from energyml.written import check_writable, write_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -238,10 +238,7 @@ class Comparison:
         """Write a `.csv` or a `.json` file."""
         place = checked_path(Path(path), FORMATS)
         text = self.csv() if place.suffix == ".csv" else json.dumps(self.plain(), indent=2) + "\n"
-        try:
-            place.write_text(text, encoding="utf-8")
-        except OSError as problem:
-            raise SpecFileError(f"{place}: {(problem.strerror or str(problem)).lower()}") from problem
+        write_lines(place, [text.removesuffix("\n")])
 
     def plot(self, path: str | Path) -> None:
         """Draw speed against accuracy, as in Figure 2 of Tu & Gimpel 2019."""
@@ -254,17 +251,7 @@ def checked_path(path: Path, endings: Sequence[str]) -> Path:
     """A path that can be written, or the reason why not; before a long computation, too."""
     if path.suffix not in endings:
         raise EnergyError(f"{path}: the name must end in {' or '.join(endings)}")
-    if path.is_dir():
-        raise SpecFileError(f"{path}: is a directory")
-    if not path.parent.is_dir():
-        raise SpecFileError(f"{path}: there is no folder {path.parent}; make it, or choose another name")
-    try:
-        with path.open("a", encoding="utf-8"):
-            pass
-        if not path.stat().st_size:
-            path.unlink()
-    except OSError as problem:
-        raise SpecFileError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
+    check_writable(path)
     return path
 
 

@@ -162,8 +162,9 @@ def _chosen(
 
 def _some(dataset: Dataset | None, split: str) -> Dataset:
     if dataset is None or not len(dataset):
-        where = "the input files have no examples" if split == "inputs" else f"the data has no {split} split"
-        raise EnergyError(f"{where}; choose another `--split`, or pass `--data`")
+        if split == "inputs":
+            raise EnergyError("the files of `--inputs` have no examples; are they the right ones?")
+        raise EnergyError(f"the data has no {split} split; choose another `--split`, or pass `--data`")
     return dataset
 
 

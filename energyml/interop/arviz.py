@@ -21,7 +21,7 @@ def to_arviz(trace: Trace) -> Any:
     the coordinate `<variable>_label` their names as an attribute; fields hold their values.  `sample_stats` holds `lp`,
     the score, and `energy`.  Latents are variables like others here.
     """
-    arviz = _arviz()
+    arviz = need_arviz()
     posterior: dict[str, np.ndarray] = {}
     dims: dict[str, list[str]] = {}
     coords: dict[str, Any] = {"example": np.arange(trace.score.shape[2])}
@@ -60,7 +60,8 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return made
 
 
-def _arviz() -> Any:
+def need_arviz() -> Any:
+    """The package, or how to get it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,4 +70,4 @@ def _arviz() -> Any:
         raise EnergyError("`to_arviz` needs ArviZ: pip install 'energyml[sampling]'") from problem
 
 
-__all__ = ["to_arviz"]
+__all__ = ["need_arviz", "to_arviz"]

@@ -189,6 +189,8 @@ class Trace:
         """One line on convergence."""
         if not self.score.numel():
             return "there are no draws"
+        if bool(self.score.isnan().any()):
+            return "SOME SCORES ARE NOT NUMBERS (NaN): do not use these draws; look for NaN in weights and inputs"
         if not bool(self.score.isfinite().all()):
             return (
                 "SOME CHAINS FOUND NO POSSIBLE ANSWER: evidence or constraints may rule out all of them; if not, raise "

@@ -227,8 +227,15 @@ def load_run(path: str | Path, *, allow_import: Sequence[str] = ()) -> tuple[Ene
                 f"allowed: pass `--allow-import {package}`"
             )
     model = bind(compiled, labels=request["labels"], pretrained=False)
+    weights = checkpoint.part("model")
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            raise EnergyError(
+                f"{place}: the weights `{name}` hold NaN, with which no answer has a score; take another checkpoint, "
+                "or train again"
+            )
     try:
-        model.load_state_dict(checkpoint.part("model"))
+        model.load_state_dict(weights)
     except RuntimeError as problem:
         detail = str(problem).splitlines()[-1].strip()
         raise EnergyError(f"{place}: its weights do not fit its spec: {detail}") from problem

@@ -21,6 +21,7 @@ from energyml.data.vectors import give_vectors
 from energyml.diagnostics import EnergyError
 from energyml.driver import Compiled, bind, names_vectors, read_choice, read_choices
 from energyml.energy_model import EnergyModel
+from energyml.plan.planner import asked, objective_refusal
 from energyml.train.checkpoint import Checkpoint, read_checkpoint
 from energyml.train.folder import LAST, Folder, make_request
 from energyml.train.loop import Trainer
@@ -128,6 +129,7 @@ def _train(
         "data": request.data or str(compiled.model.choices.data),
     }
     _check_metrics(data, request.metrics)
+    _check_stages(stages, infer, model)
     folder = None
     if request.out is not None and rank == 0:
         root = data_root(compiled.source, request.root)
@@ -183,6 +185,15 @@ def _fit(
         except Interrupted:
             return Run(model, trainer.history, data, interrupted=True, rank=rank)
     return Run(model, trainer.history, data, rank=rank)
+
+
+def _check_stages(stages: Sequence[Stage], infer: Selection | None, model: EnergyModel) -> None:
+    """Refuse stages that their backend cannot serve, before anything is written: `check` sees the spec's own only."""
+    for stage in stages:
+        verdict = model.plan(stage["infer"] or infer, asked(stage.objective)).verdict
+        refusal = objective_refusal(stage.objective, verdict, model.structure)
+        if refusal is not None:
+            raise EnergyError(f"stage `{stage.title}` cannot train this model: {refusal}")
 
 
 def stages_of(compiled: Compiled, request: Request) -> list[Selection]:

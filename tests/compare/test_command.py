@@ -74,3 +74,10 @@ def test_wrong_requests(folder: Path, arguments: list[str], code: int, message: 
 def test_a_missing_run() -> None:
     code, text = energyml("nowhere", "--infer", "exact")
     assert code == 2 and "nowhere: no such file or directory" in text
+
+
+def test_inputs_without_examples(folder: Path) -> None:
+    empty = folder / "empty.jsonl"
+    empty.touch()
+    code, text = energyml(folder / "run", "--infer", "exact", "--inputs", empty)
+    assert code == 1 and "`--inputs` have no examples" in text and "--split" not in text, text

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
+import energyml as em
 from energyml import cli_sample
+from energyml.diagnostics import EnergyError
 from energyml.starters import STARTERS
 from tests.mcmc.models import PAIR
 
@@ -47,3 +51,46 @@ def test_the_summary_as_json_and_the_same_seed(tmp_path: Path) -> None:
     arguments = (str(spec), "-n", "200", "--burn-in", "5", "--seed", "3", "--json")
     one, two = (json.loads(run(*arguments)) for _ in range(2))
     assert one == two and one["mixed"] and one["valid"] and one["chains"] == 4 and one["sweeps"] == 50
+
+
+def failure(*arguments: str) -> str:
+    """What a command says that is refused."""
+    with pytest.raises(EnergyError) as refused:
+        CliRunner().invoke(APP, list(arguments), catch_exceptions=False)
+    return str(refused.value)
+
+
+def test_what_cannot_be_written_is_told_before_the_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "spec.energy"
+    spec.write_text(PAIR)
+
+    def never(*_: object) -> None:
+        raise AssertionError("draws that will be lost")
+
+    monkeypatch.setattr("energyml.sampling.run.draw", never)
+    assert "there is no folder" in failure(str(spec), "--out", str(tmp_path / "missing" / "draws.jsonl"))
+    assert "is a directory" in failure(str(spec), "--out", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    assert "needs ArviZ" in failure(str(spec), "--out", str(tmp_path / "draws.nc"))
+
+
+def test_numbers_that_json_has_not_are_left_out(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.energy"
+    spec.write_text(PAIR)
+    found = json.loads(run(str(spec), "-n", "1", "--burn-in", "1", "--json"), parse_constant=pytest.fail)
+    assert found["rhat"]["energy"] is None and not found["mixed"]
+    assert "the weights are random (seed 0)" in found["notes"][0]
+
+
+def test_nan_is_named(tmp_path: Path) -> None:
+    spec, inputs = tmp_path / "spec.energy", tmp_path / "inputs.json"
+    spec.write_text(
+        "labels L = {a, b}\ndim T\ninput u : real[T, L]\noutput y : L[T]\nfactor one [t in T] (y[t]) = u[t]\n"
+    )
+    inputs.write_text('{"u": [[[NaN, 0.0]]]}')
+    assert "`u` holds NaN" in failure(str(spec), "--inputs", str(inputs))
+    model = em.load(spec)
+    scores = torch.full((1, 1, 2), float("nan"))
+    with torch.no_grad():
+        trace = model.infer(u=scores, using="gibbs(sweeps: 2, burn_in: 0)").trace()
+    assert "NOT NUMBERS" in trace.verdict()

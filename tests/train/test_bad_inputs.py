@@ -13,6 +13,7 @@ import typer
 
 from energyml import cli, cli_training
 from energyml.driver import compile_source, read_source
+from energyml.train.checkpoint import read_checkpoint, write_checkpoint
 from energyml.train.run import Request, train
 from tests.train.small import write_task
 
@@ -82,3 +83,22 @@ def test_devices(run_folder: Path, energyml: Command) -> None:
 def test_a_picture_in_a_folder_that_is_not_there(run_folder: Path, energyml: Command) -> None:
     code, said = energyml("plot", run_folder, "--out", run_folder / "none" / "curves.svg")
     assert code == 1 and f"there is no folder {run_folder / 'none'}; make it, or choose another `--out`" in said
+
+
+def test_weights_that_are_no_numbers(run_folder: Path, energyml: Command) -> None:
+    for name in ("best.safetensors", "last.safetensors"):
+        kept = read_checkpoint(run_folder / name)
+        first = next(key for key, one in kept.tensors.items() if key.startswith("model.") and one.is_floating_point())
+        kept.tensors[first].fill_(float("nan"))
+        write_checkpoint(run_folder / name, kept)
+    code, said = energyml("eval", run_folder)
+    assert code == 1 and "hold NaN" in said and "train again" in said
+
+
+@pytest.mark.parametrize("objective", ["infnet_loss", "direct_loss"])
+def test_an_objective_that_the_backend_cannot_serve_leaves_no_folder(
+    tmp_path: Path, energyml: Command, objective: str
+) -> None:
+    spec = write_task(tmp_path)
+    code, said = energyml("train", spec, "--train", objective, "--out", tmp_path / "run", "--set", "epochs=1")
+    assert code == 1 and "cannot train this model" in said and not (tmp_path / "run").exists()
