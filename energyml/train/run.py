@@ -191,6 +191,8 @@ def _check_stages(stages: Sequence[Stage], infer: Selection | None, model: Energ
     """Refuse stages that their backend cannot serve, before anything is written: `check` sees the spec's own only."""
     for stage in stages:
         verdict = model.plan(stage["infer"] or infer, asked(stage.objective)).verdict
+        if verdict.refusal is not None:
+            raise EnergyError(f"`{verdict.selection.name}` cannot serve this model: {verdict.refusal}")
         refusal = objective_refusal(stage.objective, verdict, model.structure)
         if refusal is not None:
             raise EnergyError(f"stage `{stage.title}` cannot train this model: {refusal}")
