@@ -6,13 +6,13 @@ python -m benchmarks.approximate_inference.report
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.approximate_inference.tagging import RESULTS, TASKS
+from energyml.comparison import Comparison, Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "approximate-inference.md"
 TITLES = {
@@ -88,10 +88,24 @@ def section(task: str) -> Iterator[str]:
     yield f"{ABOUT[task]} Seeds {seeds}; hidden size {found[0]['hidden']}; {found[0]['examples']} sentences; "
     yield f"{max(one['date'] for one in found)}. The gold labels have energy {gold}.\n\n"
     yield "\n".join(table(found)) + "\n"
-    figure = RESULTS / f"{task}-{found[0]['seed']}.svg"
-    if figure.exists():
-        shutil.copyfile(figure, PAGE.with_name(f"approximate-inference-{task}.svg"))
-        yield f"\n![accuracy against time](approximate-inference-{task}.svg)\n"
+    figure = PAGE.with_name(f"approximate-inference-{task}.svg")
+    pictured(found[0]).plot(figure)
+    yield f"\n![accuracy against time]({figure.name})\n"
+
+
+def pictured(record: dict[str, Any]) -> Comparison:
+    """What the picture of speed and accuracy needs, from a stored comparison."""
+    rows = [
+        Row(
+            row["backend"], row["reason"], metrics={"accuracy": row["accuracy"]}, search_error=row["search_error"],
+            seconds=row["seconds"],
+        )
+        for row in record["rows"] if row["reason"] is None
+    ]  # fmt: skip
+    return Comparison(
+        TITLES[record["task"]], f"seed {record['seed']}", record["examples"], record["batch"], record["repeats"], rows,
+        record["gold_energy"], record["reference"], record["proven"], record["seconds"], [],
+    )  # fmt: skip
 
 
 def main() -> None:

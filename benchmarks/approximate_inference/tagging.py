@@ -199,7 +199,6 @@ def run(task: Task, options: argparse.Namespace) -> None:
         "vectors": options.vectors is not None, "epochs": len(done.history), **found.plain(), "model": out.name,
     }  # fmt: skip
     kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    found.plot(RESULTS / f"{task.name}-{options.seed}.svg")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
