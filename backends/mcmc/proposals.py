@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from energyml.backend import Problem
 from energyml.backends.mcmc.target import Labels, ScoreTarget
-from energyml.bind.batch import repeated
 from energyml.bind.conditionals import label_conditionals
 from energyml.bind.places import counted_dims
 from energyml.bind.tables import TableTerm
@@ -47,7 +46,7 @@ def evaluate(target: ScoreTarget, labels: Labels) -> Evaluated:
     for term in target.problem.terms:
         if isinstance(term, MaskedTerm):
             name = term.body.variable
-            scores = masked_scores(term, target.problem, answer[name], copies)
+            scores = term.masked_scores(target.problem.env, answer[name], copies)
             proposals[name] += scores.reshape(proposals[name].shape)
             if alone:
                 score = score + _masked_total(term, target, answer[name], scores, copies)
@@ -79,19 +78,6 @@ def _add_tables(target: ScoreTarget, answer: Labels, copies: int, proposals: dic
             gone = found.isneginf().all(-1, keepdim=True)
             found = torch.where(gone, 0, found)
             proposals[name] += found.reshape(proposals[name].shape)
-
-
-def masked_scores(term: MaskedTerm, problem: Problem, labels: Tensor, copies: int) -> Tensor:
-    """[B * copies, T, labels]: the scores of every label at each position, with that position masked."""
-    env, batch = problem.env, problem.env.batch
-    net: Any = env.module._modules[term.body.net]
-    given = tuple(expanded(full(one(env), batch.size), copies) for one in term.given)
-    masks = {name: expanded(mask, copies) for name, mask in batch.exists.items()}
-    exists = repeated(batch.cells(term.body.variable, (term.dim,)), copies)
-    if exists is not None:
-        masks[term.dim] = exists
-    scores: Tensor = net.masked_scores(labels.clamp(min=0), given, masks)
-    return scores
 
 
 def _masked_total(term: MaskedTerm, target: ScoreTarget, labels: Tensor, scores: Tensor, copies: int) -> Tensor:
@@ -154,4 +140,4 @@ def narrowed(scores: Tensor, temperature: float, nucleus: float, mixture: float)
     return torch.logaddexp(narrow + torch.log1p(-share), wide + share.log())
 
 
-__all__ = ["Evaluated", "evaluate", "masked_scores", "narrowed", "step_scores"]
+__all__ = ["Evaluated", "evaluate", "narrowed", "step_scores"]
