@@ -17,3 +17,8 @@ settings.register_profile(
     "energyml", deadline=None, derandomize=FUZZ is None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 settings.load_profile("energyml")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes are named by their number: gzip puts the time into them, and parallel workers must agree on every name."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
