@@ -1,6 +1,7 @@
 """The OCR block of Table 2, and what Figure 1 and Tables 3 and 4 need; see study.py for the command line.
 
-Figure 1a is `offline` with several `--alpha`; Table 3 is `--optimizer sgd`; Table 4 are the temperature procedures.
+`joint_long` is joint training with as many epochs as the three stages take together.  Figure 1a is `offline` with
+several `--alpha`; Table 3 is `--optimizer sgd`; Table 4 are the temperature procedures.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ OCR = Study(
     procedures={
         "unary": ("balance=none", "without=y.pair"),
         "joint": ("balance=none",),
+        "joint_long": ("balance=none", "epochs=80", "stop=plateau(averaged_accuracy, patience: 80, reduce: 10)"),
         "stage": ("balance=none", "procedure=staged()"),
         "online": ("balance=online(subset: 2000)",),
         "offline": ("balance=offline(alpha: {alpha})",),

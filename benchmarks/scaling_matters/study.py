@@ -36,7 +36,7 @@ class Study:
         spec: the file of its spec.
         metric: what decides.
         rows: by name: the objective and the backend.
-        procedures: by name: changes to the first stage; `{alpha}` is filled in.
+        procedures: by name: changes to the first stage, after all others; `{alpha}` is filled in.
         stop: the stop rule.
         epochs: at most.
         batch: examples in a batch.
@@ -111,12 +111,12 @@ class Cell:
 
     def request(self, root: Path, out: Path) -> Request:
         objective, backend = self.study.rows[self.row]
-        changes = [one.format(alpha=self.alpha) for one in self.study.procedures[self.procedure]]
-        changes += [f"optimizer={self.optimizer}(lr: {self.lr})", f"epochs={self.epochs}", f"batch={self.batch}"]
+        changes = [f"optimizer={self.optimizer}(lr: {self.lr})", f"epochs={self.epochs}", f"batch={self.batch}"]
         changes += [f"stop={self.study.stop}", *self.study.changes]
+        changes += [one.format(alpha=self.alpha) for one in self.study.procedures[self.procedure]]
         return Request(
             out=out, root=root, infer=backend, train=objective, changes=changes, seed=self.seed, resume=True,
-            threads=1, train_metrics=True, metrics=(self.study.metric,),
+            threads=1, metrics=(self.study.metric,),
         )  # fmt: skip
 
 
@@ -139,13 +139,14 @@ def run(cell: Cell, options: argparse.Namespace) -> dict[str, object]:
         raise SystemExit(130)
     elapsed = float(read_checkpoint(out / LAST).state["elapsed"])
     test = evaluation(out, root=options.root, metrics=(study.metric,))
+    seen = evaluation(out, root=options.root, metrics=(study.metric,), split="train")
     best = max(done.history, key=lambda record: (record["stage"], record[f"validation.{study.metric}"]))
     return {
         "row": cell.row, "procedure": cell.procedure, "seed": cell.seed, "lr": cell.lr, "alpha": cell.alpha,
         "batch": cell.batch, "optimizer": cell.optimizer, "epochs": len(done.history),
         "minutes": round(elapsed / 60, 2), "test": test.values[study.metric],
         "test_accuracy": test.values.get("accuracy"), "validation": best[f"validation.{study.metric}"],
-        "train": best[f"train.{study.metric}"],
+        "train": seen.values[study.metric],
         "ratios": [record["ratio"] for record in done.history if "ratio" in record],
         "alphas": [record["alpha"] for record in done.history if "alpha" in record],
         "date": time.strftime("%Y-%m-%d"), "wall": round(time.perf_counter() - began, 1),
