@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from energyml import errors
 from energyml.bind.batch import Along, Batch, Nested
@@ -370,12 +372,15 @@ class BatchMaker:
     # ------------------------------------------------------------------------------------------------------- values
 
     def _values(self, batch: Batch) -> None:
-        """Labels and edges on the host are checked; on an accelerator that would wait for the device."""
+        """Values on the host are checked; on an accelerator that would wait for the device."""
         for name, tensor in batch.tensors.items():
             wanted = self.wanted[name]
-            if not wanted.integral or tensor.device.type != "cpu" or tensor.numel() == 0:
+            if tensor.device.type != "cpu" or tensor.numel() == 0:
                 continue
             declared = wanted.declared
+            if not wanted.integral:
+                self._numbers(declared, tensor, batch)
+                continue
             if isinstance(declared.type, EdgeType):
                 self._edge_values(wanted, declared.type, tensor, {dim: one.size for dim, one in batch.along.items()})
                 continue
@@ -387,6 +392,20 @@ class BatchMaker:
                     spot = bad.nonzero()[0]
                     facts = {"value": int(tensor[tuple(spot)]), "example": int(spot[0]), "count": count}
                     raise self.fail("E0505", declared.span, name=name, labels=declared.type.element, **facts)
+
+    def _numbers(self, declared: Input, tensor: Tensor, batch: Batch) -> None:
+        """Refuse NaN where there is a cell; of fields, their backends tell which examples fail."""
+        if self.graph.fields or torch.compiler.is_compiling() or is_functorch_wrapped_tensor(tensor):
+            return
+        # One pass without a copy; -inf and +inf together look like NaN, and then every number is looked at.
+        if not math.isnan(float(tensor.detach().sum())):
+            return
+        bad = tensor.isnan() & _existing(declared, tensor, batch)
+        for name, mask in batch.masks.items():
+            bad &= _over(declared, mask, self.graph.variables[name].dims)
+        if bool(bad.any()):
+            spot = bad.nonzero()[0].tolist()
+            raise self.fail("E0512", declared.span, name=declared.name, example=spot[0], place=spot[1:])
 
     def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
         for end, dim in enumerate(edges.ends):
@@ -422,6 +441,23 @@ def _existing(declared: Input, tensor: Tensor, batch: Batch) -> Tensor:
     dims = [axis.extent.name if axis.extent.kind == "dim" else None for axis in declared.type.axes]
     found = existing(dims, batch.exists, tensor.shape)
     return torch.ones_like(tensor, dtype=torch.bool) if found is None else found.expand(tensor.shape)
+
+
+def _over(declared: Input, mask: Tensor, dims: Sequence[str]) -> Tensor:
+    """The mask [B, *dims] of a variable as one of an input, [B, *axes], where the input has all of its dims.
+
+    An axis such as `T-1` stands for pairs of cells: with gaps, none of its entries is known to be read.
+    """
+    assert not isinstance(declared.type, EdgeType)
+    extents = [axis.extent for axis in declared.type.axes]
+    if any(one.kind == "dim" and one.offset and one.name in dims for one in extents):
+        return mask.new_zeros(())
+    axes = [one.name if one.kind == "dim" else None for one in extents]
+    if any(dim not in axes for dim in dims):
+        return mask.new_ones(())
+    order = sorted(range(len(dims)), key=lambda number: axes.index(dims[number]))
+    shape = [mask.shape[1 + dims.index(axis)] if axis in dims else 1 for axis in axes]
+    return mask.permute(0, *(1 + number for number in order)).reshape(mask.shape[0], *shape)
 
 
 def _where(

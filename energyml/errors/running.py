@@ -113,4 +113,15 @@ KINDS = (
         bad=_python(f"print(model.infer({_X}).log_partition)", chain(net=_NET.format(size=5))),
         good=_python(f"print(model.infer({_X}).log_partition)", chain(net=_NET.format(size=4))),
     ),
+    Kind(
+        "E0512",
+        "not a number",
+        "`{name}` holds NaN in example {example}, at {place}",
+        help="clean the data; a cell that is not known is left out with `mask`",
+        why="A score that is no number has no meaning, and every answer would be wrong without a word. Numbers on the "
+        "host are checked before inference; where there is no cell (behind `lengths`, in the gaps of `mask`) anything "
+        "may stand. -inf is a number: it forbids.",
+        bad=_python(f"model.infer({_X} + float('nan'))"),
+        good=_python(f"model.infer({_X})"),
+    ),
 )

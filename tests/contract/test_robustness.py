@@ -422,3 +422,29 @@ def test_a_scalar_without_an_answer_has_no_name() -> None:
     assert best.n_best(2).decode("s") == [["B", "A"], [None, None]]
     with pytest.raises(KeyError, match="no labels for `t`"):
         best.map().decode("t")
+
+
+def test_no_number_is_refused_only_where_there_is_a_cell() -> None:
+    """Behind the lengths and in the gaps of a mask anything may stand; -inf and +inf are numbers."""
+    made, u = model(), scores()
+    u[1, 2, 0] = float("nan")
+    with pytest.raises(DataError, match=r"E0512.*`u` holds NaN in example 1, at \[2, 0\]"):
+        made.infer(u=u)
+    gap = torch.ones(2, 4, dtype=torch.bool)
+    gap[1, 2] = False
+    for around in ({"lengths": [4, 2]}, {"mask": gap}, {"mask": {"y": gap}}):
+        assert bool(made.infer(u=u, **around).log_partition.isfinite().all())
+    u[1, 2] = torch.tensor([float("-inf"), 0.0, 1.0])
+    made.infer(u=u)
+
+
+def test_no_number_in_a_pair_next_to_a_gap_is_let_through() -> None:
+    pairs = em.compile(
+        CHAIN.replace("input u", "input v : real[T-1, from: Tag, to: Tag]\ninput u").replace("pair: w", "pair: v")
+    )
+    v = torch.zeros(2, 3, 3, 3)
+    v[0, 2] = float("nan")  # of a pair that starts at the gap
+    with pytest.raises(DataError, match="E0512"):
+        pairs.infer(u=scores(), v=v)
+    gap = torch.tensor([[True, True, False, True], [True] * 4])
+    assert bool(pairs.infer(u=scores(), v=v, mask=gap).log_partition.isfinite().all())
