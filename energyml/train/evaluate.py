@@ -13,6 +13,7 @@ from energyml.cards.card import Selection
 from energyml.data.batches import Batches
 from energyml.data.dataset import Batch, Dataset
 from energyml.diagnostics import EnergyError
+from energyml.plan.planner import asked
 from energyml.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -22,14 +23,26 @@ if TYPE_CHECKING:
 _BY_MARGINALS = ("marginal_ce", "pseudo_likelihood")
 
 
-def decoder_for(model: EnergyModel, objective: str | None = None) -> Selection:
-    """The spec's own decoder, else the one that follows the objective."""
+def decoder_for(model: EnergyModel, objective: str | None = None, using: str | Selection | None = None) -> Selection:
+    """The spec's own decoder, else the one that follows the objective, else one that the backend can serve.
+
+    Args:
+        model: whose answers are decoded.
+        objective: what it was trained by; the spec's last stage when left out.
+        using: the backend, as in `model.infer`: a sampler has marginals and draws, but knows no best answer.
+    """
     chosen = model.compiled.model.choices.decode
     if chosen is not None:
         return chosen
     stages = model.compiled.model.choices.train
     last = objective or (stages[-1].name if stages else "nll")
-    name = "mode" if model.structure.has_field else "marginal_argmax" if last in _BY_MARGINALS else "map"
+    first = "mode" if model.structure.has_field else "marginal_argmax" if last in _BY_MARGINALS else "map"
+    answers = model.plan(using).verdict.answers
+    able = [one for one in map(_decoder, (first, "marginal_argmax", "sample")) if set(asked(one)) <= answers.keys()]
+    return able[0] if able else _decoder(first)
+
+
+def _decoder(name: str) -> Selection:
     card = registry.find("decoder", name)
     assert card is not None
     return Selection(card)
@@ -76,7 +89,7 @@ def evaluate(
 
     With several processes each looks at its share, and all get the same values.
     """
-    chosen = decoder or decoder_for(model)
+    chosen = decoder or decoder_for(model, using=using)
     outputs = list(dataset.batch([0]).gold) if len(dataset) else []
     tallies = {(name, output): dataset.metric(name, output) for name in metrics for output in outputs}
     for batch, labels in predictions(model, dataset, chosen, using=using, size=size, rank=rank, world=world):

@@ -289,9 +289,10 @@ class Trainer:
 
     def _evaluated(self, stage: Stage) -> dict[str, float]:
         found: dict[str, float] = {}
-        metrics, decoder = self._metrics(stage), decoder_for(self.model, stage.objective.name)
+        metrics, using = self._metrics(stage), self._using(stage)
+        decoder = decoder_for(self.model, stage.objective.name, using)
         shared: dict[str, Any] = {
-            "using": self._using(stage), "decoder": decoder, "size": self.settings.evaluation_batch,
+            "using": using, "decoder": decoder, "size": self.settings.evaluation_batch,
             "rank": self.settings.rank, "world": self.settings.world,
         }  # fmt: skip
         if self.validation is not None and len(self.validation):

@@ -15,6 +15,7 @@ import torch
 from energyml.diagnostics import EnergyError
 from energyml.driver import compile_source, read_source
 from energyml.train.checkpoint import CheckpointError, read_checkpoint
+from energyml.train.evaluate import decoder_for
 from energyml.train.folder import load_run
 from energyml.train.loop import NotFinite
 from energyml.train.run import Request, train
@@ -168,3 +169,13 @@ def test_a_checkpoint_imports_nothing_that_is_not_named(tmp_path: Path) -> None:
     with pytest.raises(EnergyError, match="pass `--allow-import torch`"):
         load_run(tmp_path / "run")
     load_run(tmp_path / "run", allow_import=["torch"])
+
+
+@pytest.mark.filterwarnings("ignore:.*CHAINS HAVE NOT MIXED")
+def test_a_backend_that_knows_no_best_answer_is_validated_by_its_marginals(tmp_path: Path) -> None:
+    """Prediction follows the objective, here `map`; a sampler does not answer it."""
+    spec = write_task(tmp_path, "epochs: 1")
+    done = run(spec, tmp_path / "run", infer="gibbs(sweeps: 4)", train="contrastive_divergence")
+    assert "validation.accuracy" in done.history[-1]
+    assert str(decoder_for(done.model, "nll", "gibbs")).startswith("marginal_argmax")
+    assert str(decoder_for(done.model, "nll", "exact")).startswith("map")
