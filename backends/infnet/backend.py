@@ -24,7 +24,7 @@ from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result, Status
 
 # The options that say what the parameters are; the others may differ between two uses of the same network.
-DEFINING = ("architecture", "net", "plus")
+DEFINING = ("architecture", "net", "plus", "seed")
 
 
 class NotFitted(QueryRefused, EnergyError):

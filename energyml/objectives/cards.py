@@ -165,6 +165,7 @@ CARDS: tuple[Card, ...] = (
         "infnet_loss",
         "fits an inference network to a fixed energy: relaxed energy plus local cross-entropy",
         ("soft_decode",),
+        Option("energy", Real(0), 1.0, "weight of the energy; 0 leaves the local cross-entropy: the local baseline"),
         *_LOCAL,
         source=f"{_INFNETS} 2019, section 4",
         implementation="energyml.objectives.infnet_loss:infnet_loss",

@@ -52,11 +52,13 @@ def infnet_loss(posterior: Posterior, answer: Mapping[str, Tensor], selection: S
 
     The energy is fixed: no gradient reaches its parameters.  The weight is an option of the backend, a number, a
     schedule over the epochs, and `anneal` lets it fall as exp(-anneal * epoch).  Cells without a gold label have no
-    local term.  Options: `smoothing` of the local targets, `entropy` adds that of q.
+    local term.  Options: `energy` is the weight of the energy (0: the local baseline of the paper), `smoothing` that of
+    the local targets, `entropy` adds that of q.
     """
     relaxation = relaxation_of(posterior, selection.name)
-    energy = -fixed_score(posterior.problem, relaxation)
-    return energy + regularised(relaxation, answer, selection)
+    local = regularised(relaxation, answer, selection)
+    weight = float(selection["energy"])
+    return local - weight * fixed_score(posterior.problem, relaxation) if weight else local
 
 
 def fixed_score(problem: Problem, relaxation: Relaxation) -> Tensor:

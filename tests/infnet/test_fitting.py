@@ -34,6 +34,8 @@ def test_the_loss_is_energy_plus_local_cross_entropy() -> None:
     torch.testing.assert_close(found("infnet_loss", "infnet"), energy + local.sum(1))
     torch.testing.assert_close(found("infnet_loss", "infnet(weight: 0)"), energy)
     torch.testing.assert_close(found("infnet_loss", "infnet(weight: 0.5)"), energy + 0.5 * local.sum(1))
+    torch.testing.assert_close(found("infnet_loss(energy: 0)", "infnet(weight: 2)"), 2 * local.sum(1))
+    torch.testing.assert_close(found("infnet_loss(energy: 3)", "infnet"), 3 * energy + local.sum(1))
     wanted = energy + (0.9 * local + 0.1 * smooth).sum(1) + 2 * entropy
     torch.testing.assert_close(found("infnet_loss(smoothing: 0.1, entropy: 2)", "infnet"), wanted)
 
