@@ -1,11 +1,12 @@
-"""Gradient ascent on relaxed labels: a batch at once against a straightforward loop over examples.
+"""Gradient ascent and inference networks: a batch at once against a straightforward loop over examples.
 
     python -m benchmarks.approximate_inference.speed [--examples 1000] [--batch 500] [--repeats 3]
 
 The model is the chain of Tu & Gimpel 2019 with the sizes of Twitter POS (25 labels, sentences of 5 to 30 words).  Both
 sides make the same 50 steps of momentum from the cells' own scores and round by the likeliest label; their answers are
-compared.  The loop is what one would write in a notebook: one sentence at a time, autograd, `torch.optim.SGD`.  The bar
-is 20 times the examples per second.  Nothing here runs in the tests.
+compared.  The loop is what one would write in a notebook: one sentence at a time, autograd, `torch.optim.SGD`; for a
+network, its layers called on one sentence after another.  The bar is 20 times the examples per second.  Nothing here
+runs in the tests.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import energyml as em
 
@@ -31,6 +32,17 @@ input u : real[T, Tag]
 output y : Tag[T]
 param W : real[from: Tag, to: Tag] = normal(1)
 chain y {{ unary: u, pair: W }}
+"""
+WORDS, HIDDEN = 5000, 100
+TAGGER = f"""\
+labels Word = {{{", ".join(f"w{number}" for number in range(WORDS))}}}
+labels Tag = {{{", ".join(f"L{number}" for number in range(LABELS))}}}
+dim T
+input word : Word[T]
+output y : Tag[T]
+net scores = blstm(out: Tag, hidden: {HIDDEN}, embed: {HIDDEN})
+param W : real[from: Tag, to: Tag] = normal(1)
+chain y {{ unary: scores(word), pair: W }}
 """
 
 
@@ -73,6 +85,76 @@ def rate(run: Callable[[], object], count: int, repeats: int, clock: Callable[[]
     return statistics.median(taken), max(taken) - min(taken)
 
 
+def plain_network(architecture: str, net: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The layers of an inference network as one would call them: the words of a sentence [T] to its labels [T]."""
+    body, table = net.parts[0].body, net.parts[0].reader.tables[0].weight  # type: ignore[index, union-attr]
+
+    def cnn(words: Tensor) -> Tensor:
+        x = table[words].T.unsqueeze(0)
+        return body.heads[0](torch.cat([window(x) for window in body.windows], 1).relu().squeeze(0).T)
+
+    def blstm(words: Tensor) -> Tensor:
+        return body.heads[0](both(table[words].unsqueeze(0))[0].squeeze(0))
+
+    def seq2seq(words: Tensor) -> Tensor:
+        states = both(table[words].unsqueeze(0))[0].squeeze(0)
+        hidden, cell, before, found = states.new_zeros(1, HIDDEN), states.new_zeros(1, HIDDEN), body.start, []
+        for state in states:
+            gates = body.read(torch.cat([before, state])).unsqueeze(0) + body.recur(hidden)
+            i, f, g, o = gates.chunk(4, 1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            found.append(body.heads[0](torch.cat([hidden[0], state])))
+            before = body.embeddings[0](found[-1].softmax(-1))
+        return torch.stack(found)
+
+    if architecture != "cnn":
+        both = nn.LSTM(HIDDEN, HIDDEN, batch_first=True, bidirectional=True)
+        ahead, back = body.stack.ahead[0].state_dict(), body.stack.back[0].state_dict()
+        both.load_state_dict(ahead | {f"{name}_reverse": one for name, one in back.items()})
+    return {"cnn": cnn, "blstm": blstm, "seq2seq": seq2seq}[architecture]
+
+
+def networks(given: argparse.Namespace, clock: Callable[[], float]) -> None:
+    """Print the rates of the three architectures and their ratios."""
+    model = em.compile(TAGGER, seed=0).eval()
+    words = torch.randint(WORDS, (given.examples, LONGEST))
+    lengths = torch.randint(SHORTEST, LONGEST + 1, (given.examples,)).sort().values
+    some = slice(0, given.examples, max(1, given.examples // 200))
+    for architecture in ("cnn", "blstm", "seq2seq"):
+        using = f"infnet({architecture}(hidden: {HIDDEN}))"
+        net = model.inference_module(using)
+        assert net is not None
+        plain = plain_network(architecture, net)
+
+        @torch.no_grad()
+        def loop(plain: Callable[[Tensor], Tensor] = plain) -> list[Tensor]:
+            pairs = zip(words[some], lengths[some].tolist(), strict=True)
+            return [plain(one[:length]).argmax(-1) for one, length in pairs]
+
+        @torch.no_grad()
+        def batches(size: int, using: str = using) -> list[Tensor]:
+            found: list[Tensor] = []
+            for first in range(0, given.examples, size):
+                here = lengths[first : first + size]
+                posterior = model.infer(word=words[first : first + size, : int(here.max())], lengths=here, using=using)
+                labels = posterior.ask("soft_decode").value["y"].argmax(-1)
+                found += [one[:length] for one, length in zip(labels, here.tolist(), strict=True)]
+            return found
+
+        wanted = loop()  # warm-up
+        peer, spread = rate(loop, len(wanted), given.repeats, clock)
+        print(f"{architecture}, one by one: {peer:.0f} examples/s (spread {spread:.0f})")
+        for size in given.batch:
+            found = batches(size)  # warm-up
+            own, spread = rate(partial(batches, size), given.examples, given.repeats, clock)
+            same = [torch.equal(a, b) for a, b in zip(found[some], wanted, strict=True)]
+            print(
+                f"{architecture}, batches of {size}: {own:.0f} examples/s (spread {spread:.0f}), {own / peer:.1f} "
+                f"times; {sum(same)} of {len(same)} answers equal"
+            )
+
+
 def main() -> None:
     """Print both rates and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,6 +190,7 @@ def main() -> None:
                 same = [torch.equal(a, b) for a, b in zip(found[some], wanted, strict=True)]
                 line += f"; {sum(same)} of {len(same)} answers equal"
             print(line)
+    networks(given, clock)
 
 
 if __name__ == "__main__":

@@ -24,23 +24,27 @@ class Order:
     def __init__(self, mask: Tensor | None) -> None:
         self.count: Tensor | None = None
         self.present: Tensor | None = None
+        self._is_compact = mask is None
         if mask is None:
             return
         time = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
         self.count = mask.sum(1)
         self.present = time < self.count.unsqueeze(1)
-        gone = ~mask
-        self._place = torch.where(mask, mask.cumsum(1) - 1, self.count.unsqueeze(1) + gone.cumsum(1) - 1)
-        self._take = torch.zeros_like(time).scatter(1, self._place, time)
         self._flip = torch.where(self.present, self.count.unsqueeze(1) - 1 - time, time)
+        # Without gaps there is nothing to move; only the host can tell without waiting.
+        self._is_compact = _on_host(mask) and torch.equal(mask, self.present)
+        if not self._is_compact:
+            gone = ~mask
+            self._place = torch.where(mask, mask.cumsum(1) - 1, self.count.unsqueeze(1) + gone.cumsum(1) - 1)
+            self._take = torch.zeros_like(time).scatter(1, self._place, time)
 
     def compact(self, x: Tensor) -> Tensor:
         """``[B, T, F]`` with the existing positions brought to the left."""
-        return x if self.count is None else _gather(x, self._take)
+        return x if self._is_compact else _gather(x, self._take)
 
     def restore(self, x: Tensor) -> Tensor:
         """The inverse of ``compact``."""
-        return x if self.count is None else _gather(x, self._place)
+        return x if self._is_compact else _gather(x, self._place)
 
     def flip(self, x: Tensor) -> Tensor:
         """A compact ``[B, T, F]`` with its existing positions reversed; its own inverse."""
@@ -68,6 +72,14 @@ class Order:
         return x if self.present is None else x.masked_fill(~self.present.unsqueeze(-1), 0.0)
 
 
+def _on_host(mask: Tensor) -> bool:
+    if mask.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(mask)
+
+
 def _gather(x: Tensor, at: Tensor) -> Tensor:
-    """``x[b, at[b, t]]``: ``[B, T, F]`` at ``[B, S]`` to ``[B, S, F]``."""
-    return x.gather(1, at.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+    """``x[b, at[b, t]]``: ``[B, T, F]`` at ``[B, S]`` to ``[B, S, F]``; whole rows at a time, several times faster."""
+    batch, size, features = x.shape
+    rows = at + size * torch.arange(batch, device=at.device).unsqueeze(1)
+    return x.reshape(batch * size, features).index_select(0, rows.reshape(-1)).reshape(*at.shape, features)
