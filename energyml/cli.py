@@ -18,6 +18,7 @@ import typer
 
 from energyml.diagnostics import EnergyError, Report, Source, SpecError, did_you_mean, render_all, render_json
 from energyml.driver import Compiled, SpecFileError, analyse, compile_source, read_source, source_from
+from energyml.written import write_text
 
 app = typer.Typer(
     name="energyml",
@@ -60,17 +61,6 @@ def _checked_sizes(compiled: Compiled, given: list[str] | None) -> dict[str, int
             hint = f"; did you mean `{guess}`?" if guess else f"; it has: {', '.join(compiled.graph.dims)}"
             raise typer.BadParameter(f"the spec has no dim `{name}`{hint}", param_hint="--size")
     return sizes
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        raise SpecFileError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
 
 
 @app.command()
@@ -140,7 +130,7 @@ def fmt(
             changed += 1
             typer.echo(f"{'would change' if only_check else 'formatted'} {name}")
             if not only_check:
-                _write(Path(name), formatted)
+                write_text(Path(name), formatted)
     raise typer.Exit(int(only_check and changed > 0))
 
 
@@ -198,7 +188,7 @@ def graph(
         text = draw.grounded_svg(cells) if output.suffix == ".svg" else draw.grounded_dot(cells)
     else:
         text = draw.lifted_svg(compiled.graph) if output.suffix == ".svg" else draw.lifted_dot(compiled.graph)
-    _write(output, text)
+    write_text(output, text)
     typer.echo(f"wrote {output}")
 
 
@@ -232,7 +222,7 @@ def new(
         return
     if output.exists() and not force:
         raise SpecFileError(f"{output}: exists already; give another name, or --force")
-    _write(output, text)
+    write_text(output, text)
     typer.echo(f"wrote {output}; next: energyml explain {output}")
 
 

@@ -33,6 +33,12 @@ def write_lines(out: Path, lines: Iterable[str]) -> int:
     return count
 
 
+def write_text(out: Path, text: str) -> None:
+    """Write a text as `write_lines` writes lines; it ends with a line break."""
+    lines = text.split("\n")
+    write_lines(out, lines if lines[-1] else lines[:-1])
+
+
 def check_writable(out: Path) -> None:
     """Refuse a path that cannot be written, before a long computation; what is there stays as it is."""
     if out.is_dir():

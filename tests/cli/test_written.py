@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from energyml.driver import SpecFileError
-from energyml.written import check_writable, write_lines
+from energyml.written import check_writable, write_lines, write_text
 
 
 def test_checking_leaves_everything_as_it_is(tmp_path: Path) -> None:
@@ -57,3 +57,10 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     assert write_lines(pipe, ["one", "two"]) == 2
     reader.join(timeout=10)
     assert read == ["one\ntwo\n"] and stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_text_ends_with_one_line_break_and_keeps_odd_characters(tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    for text, written in (("", ""), ("a", "a\n"), ("a\n\n", "a\n\n"), ("a\u2028b\x0cc\n", "a\u2028b\x0cc\n")):
+        write_text(out, text)
+        assert out.read_text(encoding="utf-8") == written
