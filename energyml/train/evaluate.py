@@ -67,8 +67,13 @@ def decoded(posterior: Posterior, decoder: Selection) -> Mapping[str, Tensor]:
 
 
 def default_metrics(model: EnergyModel, named: Iterable[str] = ()) -> list[str]:
-    """The metrics that are worth a look: those that stop rules name, and accuracy."""
+    """The metrics that are worth a look: those that stop rules name, and accuracy.
+
+    A model without inputs predicts the same for every example: its draws have no accuracy.
+    """
     wanted = [name for name in named if name != "loss"]
+    if not model.graph.inputs:
+        return [*dict.fromkeys(wanted)]
     if model.structure.has_field and "jaccard" not in wanted:
         wanted.append("jaccard")
     return [*dict.fromkeys([*wanted, "accuracy"])]
@@ -89,6 +94,9 @@ def evaluate(
 
     With several processes each looks at its share, and all get the same values.
     """
+    metrics = list(metrics)
+    if not metrics:
+        return {}
     chosen = decoder or decoder_for(model, using=using)
     outputs = list(dataset.batch([0]).gold) if len(dataset) else []
     tallies = {(name, output): dataset.metric(name, output) for name in metrics for output in outputs}

@@ -37,10 +37,7 @@ def log(run: Path) -> list[dict[str, object]]:
 )
 def test_the_example_trains(root: Path, objective: str | None) -> None:
     chosen = () if objective is None else ("--train", objective)
-    data = "lines('cmudict/phonemes.txt', validation: 0)"  # nothing to decode between epochs
-    done = energyml(
-        "train", EXAMPLE, "--root", root, "--out", root / "run", "--epochs", 2, "--data", data, *chosen
-    )  # fmt: skip
+    done = energyml("train", EXAMPLE, "--root", root, "--out", root / "run", "--epochs", 2, *chosen)
     assert done.returncode == 0, done.stderr
     records = log(root / "run")
     assert len(records) == (3 if objective and "), " in objective else 2)
@@ -49,3 +46,5 @@ def test_the_example_trains(root: Path, objective: str | None) -> None:
         drawn = energyml("sample", root / "run", "-n", 8, "--chains", 2, "--burn-in", 1, "--size", "N=3", "--json")
         assert drawn.returncode == 0, drawn.stderr
         assert json.loads(drawn.stdout)["valid"] is True
+        judged = energyml("eval", root / "run", "--root", root, "--split", "train")
+        assert judged.returncode == 1 and "the model has no inputs" in judged.stderr
