@@ -1,7 +1,7 @@
 """The OCR block of Table 2, and what Figure 1 and Tables 3 and 4 need; see study.py for the command line.
 
-`joint_long` is joint training with as many epochs as the three stages take together.  Figure 1a is `offline` with
-several `--alpha`; Table 3 is `--optimizer sgd`; Table 4 are the temperature procedures.
+`joint_long` is joint training with as many epochs as the three stages take together.  Figure 1a is `constant`
+with several `--alpha`; Table 3 is `--optimizer sgd`; Table 4 are the temperature procedures.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ OCR = Study(
         "online": ("balance=online(subset: 2000)",),
         "offline": ("balance=offline(alpha: {alpha})",),
         "offline_reg": ("balance=offline(alpha: {alpha}, regularized: true, weight: 0.1)",),
+        "constant": ("balance=constant(alpha: {alpha})",),
         "temperature": ("balance=temperature(alpha: {alpha})",),
         "temperature_norm": ("balance=temperature(alpha: {alpha}, normalize: true)",),
         "joint_sigmoid": ("balance=none",),

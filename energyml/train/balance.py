@@ -80,7 +80,16 @@ class Balance:
 
 
 @dataclass
-class Online(Balance):
+class Constant(Balance):
+    """Figure 1: the scaled terms times a constant."""
+
+    def gains(self) -> dict[str, Gain]:
+        """The scaled terms, times alpha."""
+        return dict.fromkeys(self.scale, self.alpha)
+
+
+@dataclass
+class Online(Constant):
     """Algorithm 1: after each epoch, the alpha of a grid with the least loss on a subset of the training data."""
 
     grid: tuple[float, ...] = ()
@@ -91,10 +100,6 @@ class Online(Balance):
         known = [gains.get(name) for name in self.scale]
         if isinstance(known[0], float) and all(one == known[0] for one in known):
             self.alpha = known[0]
-
-    def gains(self) -> dict[str, Gain]:
-        """The scaled terms, times alpha."""
-        return dict.fromkeys(self.scale, self.alpha)
 
     @property
     def subset(self) -> int:
@@ -154,6 +159,8 @@ def make_balance(selection: Selection | None, graph: Graph) -> Balance:
         return Balance()
     scale, against = groups(selection, graph)
     match selection.name:
+        case "constant":
+            return Constant(scale, against, float(selection["alpha"]))
         case "online":
             spread = selection["grid"] or GRID
             return Online(scale, against, grid=powers(spread), looked_at=int(selection["subset"]))
@@ -186,4 +193,6 @@ def watched(graph: Graph) -> Balance | None:
         return None
 
 
-__all__ = ["Balance", "Offline", "Online", "Regularized", "Temperature", "make_balance", "powers", "watched"]
+__all__ = [
+    "Balance", "Constant", "Offline", "Online", "Regularized", "Temperature", "make_balance", "powers", "watched",
+]  # fmt: skip

@@ -51,6 +51,13 @@ CARDS: tuple[Card, ...] = (
     Card("balance", "none", "no scaling"),
     Card(
         "balance",
+        "constant",
+        "a fixed scale",
+        (_SCALE, _AGAINST, _ALPHA),
+        source=f"{_SOURCE}, section 2 and figure 1",
+    ),
+    Card(
+        "balance",
         "online",
         "pick the scale on a grid after each epoch",
         (

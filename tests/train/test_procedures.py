@@ -14,6 +14,7 @@ from energyml.cards.options import Spread
 from energyml.diagnostics import EnergyError, SpecError
 from energyml.driver import compile_source, read_source
 from energyml.train.balance import Online, make_balance, powers
+from energyml.train.folder import load_run
 from energyml.train.overrides import overridden
 from energyml.train.plateau import Plateau
 from energyml.train.run import Request, train
@@ -82,6 +83,13 @@ def test_losses_under_many_gains_are_those_of_each(tmp_path: Path) -> None:
         model.gains["y.unary"] = alpha
         assert torch.allclose(losses, model.loss(x=x, y=y, reduction="none"))
         model.gains.clear()
+
+
+def test_a_constant_balance_stays_and_is_used_at_prediction(tmp_path: Path) -> None:
+    spec = compiled(tmp_path, f"{STAGE}, balance: constant(alpha: 0.25)")
+    done = train(spec, Request(out=tmp_path / "run", limit=2))
+    assert dict(done.model.gains) == {"y.unary": 0.25}
+    assert dict(load_run(tmp_path / "run")[0].gains) == {"y.unary": 0.25}
 
 
 def test_offline_balance_divides_by_mean_magnitudes(tmp_path: Path) -> None:
