@@ -50,7 +50,9 @@ def spec_of(study: str, task: Task, chosen: Sequence[str], options: argparse.Nam
     spec = task.spec(chosen, vectors_of(options), options.lr)
     if study == "plus":
         spec = spec.replace("labels Tag from data\ndim T\n", CHARACTERS)
-        spec = spec.replace("net scores = blstm(", "net scores = chars_words(char_body: cnn, chars: 30, char_embed: 30, ")
+        spec = spec.replace(
+            "net scores = blstm(", "net scores = chars_words(char_body: cnn, chars: 30, char_embed: 30, "
+        )
         spec = spec.replace(f"hidden: {task.hidden}, embed", f"hidden: {task.hidden}, layers: 1, words", 1)
         spec = spec.replace("= scores(word)[t]", "= scores(char, word)[t]")
     return spec

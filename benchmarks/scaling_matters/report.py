@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from benchmarks.scaling_matters.ocr import OCR
 from benchmarks.scaling_matters.study import Study
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "scaling-matters.md"
+FINDINGS = Path(__file__).with_name("results") / "findings.md"
 TITLES = {
     "marginal_ce": "Cross-entropy", "ssvm": "Structured SVM", "nll": "Log-likelihood",
     "marginal_ce_mf": "Cross-entropy (MF)",
@@ -112,11 +114,60 @@ def differences(study: Study) -> Iterator[str]:
             ]
             if pairs and procedure not in ("joint", "unary"):
                 signed = ", ".join(f"{one:+.2f}" for one in pairs)
-                yield f"{TITLES[row]}, {procedure} less joint: {signed}"
+                yield f"{TITLES[row]}, {procedure} less joint: {signed}{interval(pairs)}"
+
+
+def interval(pairs: Sequence[float]) -> str:
+    """The mean difference with its 95% interval by Student's t, where there are several seeds."""
+    if len(pairs) < 2:
+        return ""
+    from scipy.stats import t
+
+    mean, half = statistics.fmean(pairs), statistics.stdev(pairs) / len(pairs) ** 0.5 * t.ppf(0.975, len(pairs) - 1)
+    return f" (mean {mean:+.2f}, 95% from {mean - half:+.2f} to {mean + half:+.2f})"
+
+
+def figures() -> Iterator[str]:
+    """Figure 1: accuracy against the scale of the unary potentials, and how their ratio moves in training."""
+    own = [one for one in OCR.records() if one["row"] == "marginal_ce" and one["seed"] == 0 and one["lr"] == OCR.lr]
+    own = [one for one in own if one.get("optimizer", "adam") == "adam"]
+    scaled = {one["alpha"]: one for one in own if one["procedure"] in ("constant", "joint")}
+    if len(scaled) > 2:
+        with draw("alpha", "scale of the unary potentials", "test accuracy, per cent", log_x=True) as axes:
+            alphas = sorted(scaled)
+            axes.plot(alphas, [100 * scaled[alpha]["test"] for alpha in alphas], "o-")
+        yield "\n![test accuracy against a constant scale of the unary potentials](scaling-matters-alpha.svg)\n"
+    curves = {
+        one["procedure"] if one["alpha"] == 1 else f"{one['procedure']}, alpha {one['alpha']:g}": one["ratios"]
+        for one in own if one["procedure"] in ("joint", "joint_sigmoid", "stage", "constant")
+    }  # fmt: skip
+    if curves:
+        with draw("ratio", "epoch", "unary potentials / pair potentials", log_y=True) as axes:
+            for name, ratios in curves.items():
+                axes.plot(range(1, len(ratios) + 1), ratios, label=name)
+            axes.legend()
+        yield "\n![the ratio of unary to pair potentials by epoch](scaling-matters-ratio.svg)\n"
+
+
+@contextmanager
+def draw(name: str, x: str, y: str, *, log_x: bool = False, log_y: bool = False) -> Iterator[Any]:
+    """The axes of a figure that is written beside the page."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "energyml"  # the same picture gives the same file
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    yield axes
+    axes.set(xlabel=x, ylabel=y, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    axes.grid(alpha=0.3)
+    figure.savefig(PAGE.with_name(f"scaling-matters-{name}.svg"), metadata={"Date": None})
+    plt.close(figure)
 
 
 def main() -> None:
-    parts = [HEAD]
+    parts = [HEAD, FINDINGS.read_text(encoding="utf-8") if FINDINGS.exists() else ""]
     for study, title in ((OCR, "OCR"), (CHUNKING, "Chunking"), (HORSES, "Horses")):
         if not study.records():
             parts.append(f"\n## {title}\n\nNot run yet.\n")
@@ -127,6 +178,8 @@ def main() -> None:
             parts.append("\nBy seed, in per cent:\n\n" + "\n".join(f"- {one}" for one in found) + "\n")
         known = {(one["row"], one["procedure"]) for one in study.records()}
         missing = [f"{TITLES[r]} {p}" for r in study.rows for p in study.procedures if (r, p) not in known]
+        if study is OCR:
+            parts += figures()
         if missing:
             parts.append(f"\nNot run yet: {', '.join(missing)}.\n")
     PAGE.parent.mkdir(parents=True, exist_ok=True)
