@@ -39,7 +39,7 @@ class Request:
         root: where the data's paths start.
         data: a reader in place of the spec's `data` line.
         infer: a backend in place of the spec's.
-        train: stages in place of the spec's, as in `nll` or `marginal_ce, ssvm`.
+        train: stages in place of the spec's, as in `nll` or `marginal_ce then ssvm`.
         changes: options of the stages, as in `optimizer.lr=0.01`.
         seed: of the first weights, and of the order of batches unless a stage has its own.
         resume: go on with the run in `out`, if there is one.

@@ -228,6 +228,11 @@ labels Tag = {O, B}
 # -------------------------------------------------------------------------------------------------------------- choices
 
 
+def test_stages_on_the_command_line_are_joined_as_in_a_file() -> None:
+    for text in ("nll(epochs: 2) then ssvm", "nll {epochs: 2}, ssvm", "nll {epochs: 2} then ssvm {}"):
+        assert [str(one) for one in read_choices("objective", text)] == ["nll(epochs: 2)", "ssvm"]
+
+
 def test_options_are_read_alike_everywhere() -> None:
     (chosen,) = read_choices("backend", "mean_field(steps: 20, damping: 1/2)")
     assert str(chosen) == "mean_field(steps: 20, damping: 0.5)"
