@@ -127,6 +127,12 @@ def objective_refusal(objective: Selection, verdict: Verdict, structure: Structu
     refusal = _terms_refusal(objective, structure)
     if refusal is not None or verdict.refusal is not None:
         return refusal or verdict.refusal
+    backend = cast("BackendCard", verdict.selection.card)
+    if "infer" in getattr(objective.card, "players", ()) and not backend.needs_fitting:
+        known = cast("list[BackendCard]", cards.every("backend"))
+        owners = [f"`infer: {card.name}`" for card in known if card.needs_fitting]
+        reason = f"it trains the network of a backend, and `{backend.name}` has none"
+        return Refusal(reason, f"write {' or '.join(owners)} in its stage")
     missing = [query for query in asked(objective) if query not in verdict.answers]
     if not missing:
         return None

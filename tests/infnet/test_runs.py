@@ -131,5 +131,5 @@ factor node [t in T] (y[t]) = u[t]
 infer exact
 """
     report = check_text(f"{text}train infnet_loss\n")
-    assert "asks for soft_decode, which `exact` does not answer" in str(report.ordered()[0].message)
+    assert "trains the network of a backend, and `exact` has none" in str(report.ordered()[0].message)
     assert not check_text(f"{text}train infnet_loss {{ infer: infnet(cnn) }}\n").errors
