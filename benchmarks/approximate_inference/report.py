@@ -93,6 +93,19 @@ def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield "| " + " | ".join([*cells, "", "", "", f"by the gold labels of {tuned[0]['sentences']} sentences"]) + " |"
 
 
+def against_local(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """By seed: what the energy adds to a network's fitting, in accuracy and in search error."""
+    for name in dict.fromkeys(row["backend"] for one in found for row in one["rows"] if LOCAL in row["backend"]):
+        own = name.replace(f", {LOCAL}", "")
+        pairs = [({row["backend"]: row for row in one["rows"]}, one["seed"]) for one in found]
+        told = [
+            f"{100 * (rows[own]['accuracy'] - rows[name]['accuracy']):+.1f} and "
+            f"{rows[own]['search_error'] - rows[name]['search_error']:+.2f} (seed {seed})"
+            for rows, seed in pairs if own in rows and name in rows
+        ]  # fmt: skip
+        yield f"- `{own}` less its local baseline, accuracy and search error: {'; '.join(told)}\n"
+
+
 def shown(name: str) -> str:
     """A backend's name in a table; local baselines, which differ in their seed, are called that."""
     local = f", {LOCAL}"
@@ -133,7 +146,8 @@ def section(task: str) -> Iterator[str]:
     gold = spread([one["gold_energy"] for one in found], 1, 2)
     yield f"{ABOUT[task]} Seeds {seeds}; hidden size {found[0]['hidden']}; {found[0]['examples']} sentences; "
     yield f"{max(one['date'] for one in found)}. The gold labels have energy {gold}.\n\n"
-    yield "\n".join(table(found)) + "\n"
+    yield "\n".join(table(found)) + "\n\n"
+    yield from against_local(found)
     figure = PAGE.with_name(f"approximate-inference-{task}.svg")
     pictured(found[0]).plot(figure)
     yield f"\n![accuracy against time]({figure.name})\n"
