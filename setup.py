@@ -42,6 +42,7 @@ EXTENSIONS = [
     extension("_kernels", "kernels.cpp"),
     extension("_graphs", "graphs.cpp"),
     extension("_fields", "fields.cpp"),
+    extension("_sweeps", "sweeps.cpp"),
 ]
 
 
@@ -57,4 +58,5 @@ def packages() -> list[str]:
     return sorted(found)
 
 
-setup(packages=packages(), ext_modules=EXTENSIONS)
+# Modules are compiled side by side: they take minutes, and do not depend on each other.
+setup(packages=packages(), ext_modules=EXTENSIONS, options={"build_ext": {"parallel": os.cpu_count() or 1}})

@@ -13,6 +13,7 @@ from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.backends.mcmc.estimates import Estimate, annealed_importance, bridge
 from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
+from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
 from energyml.backends.mcmc.kernel import Kernel, State
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, MaskPredict, Metropolis
@@ -72,18 +73,28 @@ class Gibbs(Sampler):
 
     def kernel(self, problem: Problem, chains: int) -> Kernel:
         """Cell after cell, colours, or whole chains of cells."""
-        return conditionals(self, problem, chains, str(self.selection["block"]))
+        return conditionals(self, problem, chains)
 
 
-def conditionals(backend: Sampler, problem: Problem, chains: int, block: str) -> Kernel:
-    """Gibbs sampling of any model."""
+def conditionals(backend: Sampler, problem: Problem, chains: int) -> Kernel:
+    """Gibbs sampling of any model, by the options `block` and `engine` of a backend."""
+    block, engine = str(backend.selection["block"]), str(backend.selection["engine"])
+    target = backend.factor_target(problem, chains) if block == "chains" else backend.target(problem, chains)
+    if isinstance(target, ScoreTarget):
+        if engine == "native":
+            raise QueryRefused(f"`{backend.selection}` needs a model of tables; `engine: auto` serves others")
+        return SiteGibbs(target)
+    assert isinstance(target, FactorTarget)
+    native = engine != "torch" and NativeGibbs.serves(target)
+    if engine == "native" and not native:
+        raise QueryRefused(
+            f"`{backend.selection}` needs native code that was built, and scores on the CPU in float32 or float64; "
+            "`engine: torch` has the same distribution"
+        )
     if block == "chains":
-        return ChainGibbs(backend.factor_target(problem, chains))
-    target = backend.target(problem, chains)
-    if isinstance(target, FactorTarget):
-        return FactorGibbs(target, "coloured" if block == "colour" else "sequential")
-    assert isinstance(target, ScoreTarget)
-    return SiteGibbs(target)
+        return NativeChains(target) if native else ChainGibbs(target)
+    order = "coloured" if block == "colour" else "sequential"
+    return NativeGibbs(target, order) if native else FactorGibbs(target, order)
 
 
 class MetropolisHastings(Sampler):
@@ -152,7 +163,7 @@ class Tempered(Sampler):
 
     def kernel(self, problem: Problem, chains: int) -> Tempering:
         """Gibbs sampling at each rung."""
-        inner = conditionals(self, problem, chains * self.rungs, str(self.selection["block"]))
+        inner = conditionals(self, problem, chains * self.rungs)
         return Tempering(inner, ladder(self.rungs, float(self.selection["hottest"])))
 
 
@@ -218,7 +229,11 @@ class SamplerSession(Session):
         kernel = self.backend.kernel(self.problem, chains)
         kept = _Kept(kernel, chains)
         state = kernel.init(generator)
-        for sweep in range(burn_in + sweeps):
+        begin = 0
+        if self.progress is None:  # nobody looks at what is thrown away
+            state, _ = kernel.run(state, burn_in)
+            begin = burn_in
+        for sweep in range(begin, burn_in + sweeps):
             state, info = kernel.step(state)
             if sweep >= burn_in:
                 kept.add(state, info.proposed, info.accepted, info.novel)
@@ -316,7 +331,7 @@ class Estimator(Sampler):
 
     def kernel(self, problem: Problem, chains: int) -> Kernel:
         """Gibbs sampling."""
-        return conditionals(self, problem, chains, str(self.selection["block"]))
+        return conditionals(self, problem, chains)
 
     @abstractmethod
     def estimate(self, problem: Problem, generator: torch.Generator) -> Estimate:

@@ -21,6 +21,9 @@ _BLOCK = Option(
     "none",
     "cells drawn together: none, those of a colour, or along a variable's last dim",
 )
+_ENGINE = Option(
+    "engine", Word(("auto", "native", "torch")), "auto", "what draws from tables: native code on the CPU, or torch"
+)
 _RUNGS = Option("rungs", Whole(), 8, "temperatures")
 _HOTTEST = Option("hottest", Real(1), 10.0, "the highest temperature")
 _SAMPLES = {"sample": Quality.ESTIMATE, "marginals": Quality.ESTIMATE}
@@ -60,6 +63,10 @@ def _followed(structure: Structure, selection: Selection) -> Refusal | None:
 def _fields_only(structure: Structure, selection: Selection) -> Refusal | None:
     if not structure.has_field:
         return Refusal("it moves real values, and the model has no field", "`gibbs` samples labels")
+    if structure.cells:
+        return Refusal(
+            "it moves real values, and the model has labels beside them", "sample them in specs of their own"
+        )
     if View.GRAD not in structure.views:
         return Refusal(f"it follows gradients, and `{structure.lacking[View.GRAD]}` has none", "`cg` solves fields")
     return None
@@ -70,7 +77,7 @@ CARDS = (
         "backend",
         "gibbs",
         "one cell at a time from its conditional, or blocks of cells",
-        (*_RUN, _BLOCK),
+        (*_RUN, _BLOCK, _ENGINE),
         0,
         "energyml.backends.mcmc.backend:Gibbs",
         "Geman & Geman 1984",
@@ -149,7 +156,7 @@ CARDS = (
         "backend",
         "tempering",
         "Gibbs sampling at several temperatures that exchange answers",
-        (*_RUN, _BLOCK, _RUNGS, _HOTTEST),
+        (*_RUN, _BLOCK, _RUNGS, _HOTTEST, _ENGINE),
         0,
         "energyml.backends.mcmc.backend:Tempered",
         "Geyer 1991",
@@ -166,6 +173,7 @@ CARDS = (
             Option("steps", Whole(), 200, "temperatures from uniform labels to the model"),
             Option("chains", Whole(2), 64, "independent weights"),
             _BLOCK,
+            _ENGINE,
         ),
         0,
         "energyml.backends.mcmc.backend:AnnealedImportance",
@@ -179,7 +187,7 @@ CARDS = (
         "backend",
         "bridge",
         "bridge sampling along a ladder of temperatures: log Z with its error",
-        (_SWEEPS, _CHAINS, _BURN_IN, _BLOCK, _RUNGS, _HOTTEST),
+        (_SWEEPS, _CHAINS, _BURN_IN, _BLOCK, _RUNGS, _HOTTEST, _ENGINE),
         0,
         "energyml.backends.mcmc.backend:BridgeSampling",
         "Meng & Wong 1996",

@@ -173,7 +173,8 @@ class ChainGibbs(Kernel):
     """Whole chains of cells along a variable's last dim, given all other cells, by forward filtering.
 
     A model that is one chain is drawn exactly, so that its sweeps are independent.  Cost of a sweep: C L K^2 for each
-    chain of cells, in 2 L operations for each colour of chains.
+    chain of cells, in 2 L operations for each colour of chains; where no other cell has a say and all chains have one
+    temperature, the filter is made once, and a sweep costs C L K.
     """
 
     target: FactorTarget
@@ -184,6 +185,7 @@ class ChainGibbs(Kernel):
         if key not in kept:
             kept[key] = list(_paths(target))
         self.paths: list[Paths] = kept[key]
+        self._filters: dict[Paths, tuple[Tensor, Filter]] = {}
 
     def plan(self, current: Current, random: Randomness) -> Iterable[Paths]:
         """The chains of cells, colour after colour."""
@@ -203,50 +205,127 @@ class ChainGibbs(Kernel):
         _settle(self.target, current, placed)
 
     def _draw(self, placed: dict[str, Tensor], paths: Paths, beta: Tensor, random: Randomness) -> None:
-        name, length = paths.name, paths.cells.shape[1]
-        unary, pair = self._conditioned(placed, paths, beta)
-        # Forward: log of the summed weights of all beginnings that end in a label.
-        ahead = [unary[:, :, :, 0]]
-        for t in range(1, length):
-            ahead.append(torch.logsumexp(ahead[-1].unsqueeze(-1) + pair[:, :, :, t - 1], -2) + unary[:, :, :, t])
-        drawn = random.categorical(ahead[-1])
+        if paths.single or not bool((beta == beta[0]).all()):
+            self._sampled(placed, paths, self._filter(self._unary(placed, paths), paths, beta), random)
+        else:
+            self._sampled(placed, paths, self._shared(paths, beta[:1]), random)
+
+    def _shared(self, paths: Paths, beta: Tensor) -> Filter:
+        """The filter of paths that hear from no other cell, the same for all chains."""
+        found = self._filters.get(paths)
+        if found is None or not torch.equal(found[0], beta):
+            unary = self.target.potentials.unary[paths.name].index_select(1, paths.cells.flatten()).unsqueeze(1)
+            found = self._filters[paths] = beta.clone(), self._filter(unary, paths, beta)
+        return found[1]
+
+    def _sampled(self, placed: dict[str, Tensor], paths: Paths, filtered: Filter, random: Randomness) -> None:
+        """Draw the last cells, then each one before."""
+        ahead, links = filtered.ahead, filtered.links
+        rows, chains = placed[paths.name].shape[:2]
+        shape = (rows, chains, *ahead[0].shape[2:])
+        drawn = random.categorical(ahead[-1].expand(shape))
         labels = [drawn]
-        for t in range(length - 2, -1, -1):
+        for t in range(len(ahead) - 2, -1, -1):
+            pair = links.at(t)
             index = drawn[..., None, None].expand(*drawn.shape, pair.shape[-2], 1)
-            scores = ahead[t] + pair[:, :, :, t].expand(*drawn.shape, -1, -1).gather(-1, index).squeeze(-1)
+            scores = ahead[t] + pair.expand(*drawn.shape, -1, -1).gather(-1, index).squeeze(-1)
             drawn = random.categorical(scores)
             labels.append(drawn)
-        new = torch.stack(labels[::-1], -1).flatten(2)
-        possible = ~ahead[-1].isneginf().all(-1, keepdim=True).expand(-1, -1, -1, length).flatten(2)
-        where = paths.cells.flatten()
-        old = placed[name].index_select(2, where)
-        placed[name].index_copy_(2, where, torch.where(possible, new, old))
+        self._put(placed, paths, torch.stack(labels[::-1], -1).flatten(2), filtered)
 
-    def _conditioned(self, placed: dict[str, Tensor], paths: Paths, beta: Tensor) -> tuple[Tensor, Tensor]:
-        """[R, C, P, L, K] and [R or 1, C or 1, P, L - 1, K, K]: the chains' scores, given all other cells."""
-        target, name = self.target, paths.name
+    def _put(self, placed: dict[str, Tensor], paths: Paths, new: Tensor, filtered: Filter) -> None:
+        """Take over labels [R, C, P * L] of paths that have possible labels at all."""
+        possible = filtered.possible.expand(*new.shape[:2], -1, paths.cells.shape[1]).flatten(2)
+        where = paths.cells.flatten()
+        old = placed[paths.name].index_select(2, where)
+        placed[paths.name].index_copy_(2, where, torch.where(possible, new, old))
+
+    def _filter(self, unary: Tensor, paths: Paths, beta: Tensor) -> Filter:
+        """Forward: log of the summed weights of all beginnings that end in a label.
+
+        Args:
+            unary: [R, C or 1, P * L, K]: the scores of single cells, given all cells outside of their chains.
+            paths: the chains of cells.
+            beta: [C or 1].
+        """
         count, length = paths.cells.shape
-        labels, chains = target.counts[name], placed[name].shape[1]
-        unary = target.potentials.unary[name].index_select(1, paths.cells.flatten()).unsqueeze(1)
+        unary = (unary * beta.reshape(1, -1, 1, 1)).unflatten(2, (count, length))
+        links = self._links(paths, beta)
+        ahead = [unary[:, :, :, 0]]
+        for t in range(1, length):
+            ahead.append(torch.logsumexp(ahead[-1].unsqueeze(-1) + links.at(t - 1), -2) + unary[:, :, :, t])
+        return Filter(ahead, links, ~ahead[-1].isneginf().all(-1, keepdim=True))
+
+    def _unary(self, placed: dict[str, Tensor], paths: Paths) -> Tensor:
+        """[R, C, P * L, K]: the scores of single cells, and of factors that hold one cell of a chain, given others."""
+        target, chains = self.target, placed[paths.name].shape[1]
+        unary = target.potentials.unary[paths.name].index_select(1, paths.cells.flatten()).unsqueeze(1)
         unary = unary.expand(-1, chains, -1, -1).clone()
         for number, slot, elements, at in paths.single:
             block = target.potentials.factors[number].block
             scope = target.graph.placed(block.scope)[elements]
             others = tuple(scope[:, place] for place in range(len(block.variables)))
             unary.index_add_(2, at, target.heard(placed, number, slot, elements, others))
-        rows = target.graph.rows
-        pair = torch.zeros(rows, 1, count * (length - 1), labels, labels, device=target.device, dtype=target.dtype)
-        for number, first, elements, at in paths.pairs:
+        return unary
+
+    def _links(self, paths: Paths, beta: Tensor) -> Links:
+        """The scores of neighbours along paths; one table for all of them stays one."""
+        target, labels = self.target, self.target.counts[paths.name]
+        count, length = paths.cells.shape
+        tables, valids = [], []
+        for number, first, elements, _ in paths.pairs:
             factors = target.potentials.factors[number]
             table = factors.table if factors.table.shape[1] == 1 else factors.table.index_select(1, elements)
-            table = table if first == 0 else table.mT
-            if factors.valid is not None:
-                table = torch.where(factors.valid.index_select(1, elements)[..., None, None], table, 0)
+            tables.append(table if first == 0 else table.mT)
+            valids.append(None if factors.valid is None else factors.valid.index_select(1, elements))
+        scale = beta.reshape(1, -1, 1, 1, 1)
+        tempered = not bool((beta == 1).all())
+        if len(tables) == 1 and tables[0].shape[1] == 1 and len(paths.pairs[0][3]) == count * (length - 1):
+            at, valid = paths.pairs[0][3], valids[0]
+            if valid is not None:
+                valid = torch.empty_like(valid).index_copy_(1, at, valid).unflatten(1, (count, length - 1))
+            table = tables[0].unsqueeze(1)
+            return Links((table * scale if tempered else table).unsqueeze(3), valid)
+        rows = target.graph.rows
+        pair = torch.zeros(rows, 1, count * (length - 1), labels, labels, device=target.device, dtype=target.dtype)
+        for table, valid, (_, _, _, at) in zip(tables, valids, paths.pairs, strict=True):
+            if valid is not None:
+                table = torch.where(valid[..., None, None], table, 0)
             pair.index_add_(2, at, table.expand(rows, len(at), -1, -1).unsqueeze(1))
-        scale = beta.reshape(1, -1, 1, 1)
-        unary = (unary * scale).reshape(rows, chains, count, length, labels)
-        pair = pair.reshape(rows, 1, count, length - 1, labels, labels)
-        return unary, pair if bool((beta == 1).all()) else pair * scale[..., None, None]
+        return Links((pair * scale if tempered else pair).unflatten(2, (count, length - 1)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The scores of neighbours along paths.
+
+    Attributes:
+        table: [R or 1, C or 1, P or 1, L - 1 or 1, K, K].
+        valid: [R or 1, P, L - 1] which of them exist, where the table is one for all of them; `None` when all do.
+    """
+
+    table: Tensor
+    valid: Tensor | None
+
+    def at(self, t: int) -> Tensor:
+        """[R or 1, C or 1, P or 1, K, K]: between the cells t and t + 1."""
+        table = self.table[:, :, :, min(t, self.table.shape[3] - 1)]
+        return table if self.valid is None else torch.where(self.valid[:, None, :, t, None, None], table, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """What forward filtering found.
+
+    Attributes:
+        ahead: [R, C or 1, P, K] for each of the L cells: log of the summed weights of all beginnings that end there.
+        links: the scores of neighbours.
+        possible: [R, C or 1, P, 1]: whether a path has possible labels.
+    """
+
+    ahead: Sequence[Tensor]
+    links: Links
+    possible: Tensor
 
 
 def _paths(target: FactorTarget) -> Iterable[Paths]:
@@ -327,4 +406,4 @@ def _gathered(
     return Paths(name, on_device(np.stack(cells), device), single, pairs)
 
 
-__all__ = ["ChainGibbs", "FactorGibbs", "SiteGibbs"]
+__all__ = ["ChainGibbs", "FactorGibbs", "Filter", "Links", "Paths", "SiteGibbs"]

@@ -65,15 +65,19 @@ class Info:
     accepted: Tensor
     novel: Tensor
 
+    def __add__(self, other: Info) -> Info:
+        """What two sweeps did together."""
+        return Info(self.proposed + other.proposed, self.accepted + other.accepted, self.novel + other.novel)
+
 
 class Current:
     """The chains during a sweep: what moves read and write.
 
-    `labels` are the sweep's own copies, and may be written in place.
+    `labels` are the sweep's own copies, and may be written in place, unless the state's own are asked for.
     """
 
-    def __init__(self, state: State) -> None:
-        self.labels: dict[str, Tensor] = {name: one.clone() for name, one in state.labels.items()}
+    def __init__(self, state: State, copied: bool = True) -> None:
+        self.labels: dict[str, Tensor] = {name: one.clone() if copied else one for name, one in state.labels.items()}
         self.score, self.beta, self.sweep = state.score, state.beta, state.sweep
         self.cache = dict(state.cache)
         self.proposed = torch.zeros_like(state.score)
@@ -85,6 +89,18 @@ class Current:
         self.proposed = self.proposed + proposed
         self.accepted = self.accepted + accepted
         self.novel = self.novel + novel
+
+    def after(self, state: State, random: Randomness, sweeps: int = 1) -> tuple[State, Info]:
+        """The state that sweeps lead to, and what they did."""
+        made = replace(
+            state,
+            labels=self.labels,
+            score=self.score,
+            sweep=state.sweep + sweeps,
+            random=random.state,
+            cache=self.cache,
+        )
+        return made, Info(self.proposed, self.accepted, self.novel)
 
 
 class Kernel(ABC):
@@ -128,15 +144,15 @@ class Kernel(ABC):
         current = Current(state)
         with torch.no_grad():
             self.advance(current, random)
-        info = Info(current.proposed, current.accepted, current.novel)
-        return replace(
-            state,
-            labels=current.labels,
-            score=current.score,
-            sweep=state.sweep + 1,
-            random=random.state,
-            cache=current.cache,
-        ), info
+        return current.after(state, random)
+
+    def run(self, state: State, count: int) -> tuple[State, Info]:
+        """Some sweeps, and what they did together; the same as one after another."""
+        total = Info(*(torch.zeros_like(state.score) for _ in range(3)))
+        for _ in range(count):
+            state, info = self.step(state)
+            total = total + info
+        return state, total
 
     def advance(self, current: Current, random: Randomness) -> None:
         """Carry out the plan of one sweep."""

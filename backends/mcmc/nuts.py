@@ -115,7 +115,8 @@ class NutsSession(Session):
             for name, (moves, known) in fields.items():
                 each = [known.masked_scatter(moves, one) for one in kept[name]]
                 found[name].append(torch.stack(each).detach())
-            rates.append(float(kernel._mean_accept_prob))
+            (rate,) = sampler.diagnostics()["acceptance rate"].values()  # how many draws left their place
+            rates.append(float(rate))
         values = {name: torch.stack(one, 1) for name, one in found.items()}
         with torch.no_grad():
             score = torch.stack([
@@ -123,15 +124,15 @@ class NutsSession(Session):
                 for s in range(draws)
             ])  # fmt: skip
         size = self.problem.env.batch.size
-        rate = torch.tensor(rates).unsqueeze(1).expand(chains, size)
+        shares = torch.tensor(rates).unsqueeze(1).expand(chains, size)
         return Trace(
             labels={},
             score=score,
             counts={},
             names={},
             dims={v.name: tuple(axis.extent.name or "axis" for axis in v.type.axes) for v in self.problem.graph.fields},
-            acceptance=rate,
-            novel=rate,
+            acceptance=shares,
+            novel=shares,
             burn_in=warmup,
             fields=values,
             sampler=str(self.selection),

@@ -6,8 +6,18 @@ exact transition matrix of the very code that samples.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
+
+
+class Drawable(Protocol):
+    """Cells that code outside torch draws, by numbers that follow from a key."""
+
+    def draw(self, key: int) -> None:
+        """Draw them."""
+        ...
 
 
 class Randomness:
@@ -51,8 +61,16 @@ class Randomness:
         order: list[int] = torch.randperm(count, generator=self.generator, device=self.generator.device).tolist()
         return order
 
+    def key(self) -> int:
+        """63 bits for a generator that counts; this one moves on by one number."""
+        return int(torch.randint(2**63 - 1, (), generator=self.generator, device=self.generator.device))
+
+    def sites(self, cells: Drawable) -> None:
+        """Draw cells by a key of their own."""
+        cells.draw(self.key())
+
     def _uniform(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.rand(shape, generator=self.generator, dtype=dtype, device=device)
 
 
-__all__ = ["Randomness"]
+__all__ = ["Drawable", "Randomness"]

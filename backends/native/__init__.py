@@ -16,5 +16,6 @@ def _built(name: str) -> ModuleType | None:
 kernels = _built("_kernels")  # chains
 graphs = _built("_graphs")  # elimination and trees
 fields = _built("_fields")  # Gaussian fields on grids
+sweeps = _built("_sweeps")  # Gibbs sampling
 
 available = kernels is not None

@@ -9,8 +9,9 @@ from math import factorial
 import torch
 from torch import Tensor
 
+from energyml.backends.mcmc.gibbs_native import PathSites, Sites
 from energyml.backends.mcmc.kernel import Current, Kernel, State
-from energyml.backends.mcmc.randomness import Randomness
+from energyml.backends.mcmc.randomness import Drawable, Randomness
 from energyml.backends.mcmc.target import Target
 
 
@@ -42,6 +43,17 @@ class Script(Randomness):
     def permutation(self, count: int) -> list[int]:
         p = torch.full((self.groups, factorial(count)), 1 / factorial(count), dtype=torch.float64)
         return list(list(permutations(range(count)))[self._chosen(p)])
+
+    def sites(self, cells: Drawable) -> None:
+        """Native code is given its draws and says how likely it would have made them."""
+        assert isinstance(cells, Sites | PathSites)
+        labels = {name: one.clone() for name, one in cells.labels.items()}
+        chains = next(iter(labels.values())).shape[1] // self.groups
+        for name, cell in cells.cells:
+            width = torch.ones(self.groups, cells.counts[name], dtype=torch.float64)
+            for chain in range(chains):
+                labels[name][:, chain::chains, cell] = self._chosen(width)
+        self.weight = self.weight * cells.take(labels).reshape(self.groups, chains).prod(1)
 
     def _chosen(self, p: Tensor) -> int:
         """One of several outcomes with probabilities [groups, K]."""

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Problem
+from energyml.backends import native
 from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
+from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
 from energyml.backends.mcmc.kernel import Current, Kernel
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, Metropolis
@@ -89,18 +91,23 @@ GIBBS = {
     "chains": lambda given: (ChainGibbs, factors(given)),
     "sites": lambda given: (SiteGibbs, ScoreTarget(given, 1)),
 }
+if native.sweeps is not None:
+    GIBBS["sequential, native"] = lambda given: (lambda t: NativeGibbs(t, "sequential"), factors(given))
+    GIBBS["chains, native"] = lambda given: (NativeChains, factors(given))
+    GIBBS["colours, native"] = lambda given: (lambda t: NativeGibbs(t, "coloured"), factors(given))
 
 
 @pytest.mark.parametrize("text", [CHAIN, HARD, GRID, LATENT], ids=["chain", "hard", "grid", "latent"])
 @pytest.mark.parametrize("kind", GIBBS)
 def test_gibbs(kind: str, text: str) -> None:
-    if kind == "chains" and text is LATENT:
+    if kind.startswith("chains") and text is LATENT:
         return  # a factor of three cells joins neighbours: refused
     Matrices(*GIBBS[kind](problem(text))).check()
 
 
-def test_whole_chains_are_independent_draws() -> None:
-    found = Matrices(*GIBBS["chains"](problem(HARD)))
+@pytest.mark.parametrize("kind", [kind for kind in GIBBS if kind.startswith("chains")])
+def test_whole_chains_are_independent_draws(kind: str) -> None:
+    found = Matrices(*GIBBS[kind](problem(HARD)))
     possible = found.p > 0
     assert torch.allclose(found.sweep[possible], found.p.expand(int(possible.sum()), -1))
 
@@ -180,10 +187,11 @@ def test_clusters() -> None:
     Matrices(SwendsenWang, factors(problem(GRID))).check()
 
 
-def test_tempering() -> None:
+@pytest.mark.parametrize("kind", [FactorGibbs, *([] if native.sweeps is None else [NativeGibbs])])
+def test_tempering(kind: type[FactorGibbs]) -> None:
     """Both rungs together: the product of their distributions is stationary, and swaps are in balance with it."""
     betas, target = [1.0, 0.4], factors(problem(PAIR, 2.0), 32)
-    kernel = Tempering(FactorGibbs(target, "sequential"), betas)
+    kernel = Tempering(kind(target, "sequential"), betas)
     single = all_labels(target)["y"][0]
     pairs = torch.cartesian_prod(torch.arange(4), torch.arange(4))
     state = state_of(kernel, {"y": single[pairs.flatten()].unsqueeze(0)})

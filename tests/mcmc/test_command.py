@@ -82,6 +82,13 @@ def test_numbers_that_json_has_not_are_left_out(tmp_path: Path) -> None:
     assert "the weights are random (seed 0)" in found["notes"][0]
 
 
+def test_a_field_beside_labels_is_refused(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.energy"
+    spec.write_text(PAIR + "input u : real[T]\nfield s : real[T]\ngaussian s { unary: u }\n")
+    assert "cannot serve" in failure(str(spec))
+    assert "labels beside them" in failure(str(spec), "--infer", "nuts")
+
+
 def test_nan_is_named(tmp_path: Path) -> None:
     spec, inputs = tmp_path / "spec.energy", tmp_path / "inputs.json"
     spec.write_text(
@@ -89,8 +96,10 @@ def test_nan_is_named(tmp_path: Path) -> None:
     )
     inputs.write_text('{"u": [[[NaN, 0.0]]]}')
     assert "`u` holds NaN" in failure(str(spec), "--inputs", str(inputs))
-    model = em.load(spec)
-    scores = torch.full((1, 1, 2), float("nan"))
+    model = em.compile(
+        "labels L = {a, b}\ndim T = 2\noutput y : L[T]\nparam w : real[L]\nfactor one [t in T] (y[t]) = w\n"
+    )
     with torch.no_grad():
-        trace = model.infer(u=scores, using="gibbs(sweeps: 2, burn_in: 0)").trace()
+        model.w.fill_(float("nan"))
+        trace = model.infer(using="gibbs(sweeps: 2, burn_in: 0)").trace()
     assert "NOT NUMBERS" in trace.verdict()

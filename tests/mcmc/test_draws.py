@@ -14,7 +14,9 @@ from torch import Tensor
 
 import energyml as em
 from energyml.backend import QueryRefused
+from energyml.backends import native
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
+from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
 from energyml.backends.mcmc.kernel import Kernel, State
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, Metropolis
@@ -48,6 +50,13 @@ SAMPLERS: dict[str, tuple[Any, str, int]] = {
     "langevin": (lambda text: DiscreteLangevin(factors(problem(text), CHAINS), 0.8), GRID, 60),
     "clusters": (lambda text: SwendsenWang(factors(problem(text), CHAINS)), GRID, 10),
 }
+
+
+if native.sweeps is not None:
+    SAMPLERS["gibbs, native"] = (lambda text: NativeGibbs(factors(problem(text), CHAINS), "sequential"), HARD, 12)
+    SAMPLERS["colours, native"] = (lambda text: NativeGibbs(factors(problem(text), CHAINS), "coloured"), GRID, 12)
+    SAMPLERS["latent, native"] = (lambda text: NativeGibbs(factors(problem(text), CHAINS), "sequential"), LATENT, 12)
+    SAMPLERS["chains, native"] = (lambda text: NativeChains(factors(problem(text), CHAINS)), HARD, 1)
 
 
 def distance(kernel: Kernel, sweeps: int) -> tuple[float, float]:
@@ -111,11 +120,12 @@ def geweke(make: Any, count: int, rounds: int = 3) -> tuple[float, float]:
     [
         lambda given: FactorGibbs(factors(given), "sequential"),
         lambda given: FactorGibbs(factors(given), "coloured"),
+        lambda given: (FactorGibbs if native.sweeps is None else NativeGibbs)(factors(given), "coloured"),
         lambda given: Metropolis(ScoreTarget(given, 1), block=2, temperature=2.0),
         lambda given: GradientGibbs(factors(given)),
         lambda given: DiscreteLangevin(factors(given), 1.0),
     ],
-    ids=["gibbs", "colours", "metropolis", "gradients", "langevin"],
+    ids=["gibbs", "colours", "native", "metropolis", "gradients", "langevin"],
 )
 def test_joint_distribution(make: Any) -> None:
     far, bound = geweke(make, 20_000 if LONG else 2000)
@@ -138,10 +148,11 @@ def test_joint_distribution_catches_a_broken_sampler() -> None:
     "make",
     [
         lambda: FactorGibbs(factors(problem(GRID), 3), "coloured"),
+        lambda: (FactorGibbs if native.sweeps is None else NativeGibbs)(factors(problem(GRID), 3), "coloured"),
         lambda: Metropolis(ScoreTarget(problem(MASKED, 0.6), 3), block=2, order="random"),
         lambda: GradientGibbs(factors(problem(CHAIN), 3)),
     ],
-    ids=["gibbs", "metropolis", "gradients"],
+    ids=["gibbs", "native", "metropolis", "gradients"],
 )
 def test_saved_chains_resume_bit_by_bit(make: Any, tmp_path: Any) -> None:
     from safetensors.torch import load_file, save_file
@@ -159,8 +170,9 @@ def test_saved_chains_resume_bit_by_bit(make: Any, tmp_path: Any) -> None:
         assert torch.equal(one, loaded.tensors()[name]), name
 
 
-def test_a_step_changes_nothing_in_place() -> None:
-    kernel = FactorGibbs(factors(problem(CHAIN), 5), "sequential")
+@pytest.mark.parametrize("kind", [FactorGibbs, *([] if native.sweeps is None else [NativeGibbs])])
+def test_a_step_changes_nothing_in_place(kind: type[FactorGibbs]) -> None:
+    kernel = kind(factors(problem(CHAIN), 5), "sequential")
     state = kernel.init(torch.Generator().manual_seed(4))
     before = {name: one.clone() for name, one in state.tensors().items()}
     kernel.step(state)

@@ -98,6 +98,17 @@ def test_nuts_agrees_with_exact_variances() -> None:
     assert drawn["s"].shape == (10, 1, 2, 2, 2) and drawn["y"].shape == (10, 1, 2, 2)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_nuts_reports_how_often_it_moved() -> None:
+    pyro = pytest.importorskip("pyro")
+    pyro.set_rng_seed(0)
+    model = em.compile(FIELD, seed=0).double()
+    given = {"u": torch.zeros(1, 2, 2, 2, dtype=torch.float64), "e": torch.ones(1, 3, 2, 2, dtype=torch.float64)}
+    with torch.no_grad():
+        result = model.infer(using="nuts(draws: 6, warmup: 6, chains: 1)", **given).ask("sample", count=2)
+    assert 0.3 < result.statistics["acceptance"] <= 1
+
+
 def test_without_the_extras_errors_name_them() -> None:
     for name, ask in (("arviz", "to_arviz"), ("pyro", "to_pyro")):
         try:

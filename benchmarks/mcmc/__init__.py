@@ -1,0 +1,1 @@
+"""Speed of samplers: site updates, effective draws and masked proposals per second."""
