@@ -21,7 +21,7 @@ from energyml.result import ABSENT
 
 # Answers that are scored at once: tables are gathers, networks hold all of their activations.
 TABLE_CHUNK = 1 << 15
-NETWORK_CHUNK = 1 << 11
+NETWORK_CHUNK = 1 << 12
 
 
 @dataclass
@@ -87,6 +87,29 @@ class Enumeration:
         self.ends = problem.ends()
         tables = all(View.TABLE in term.views for term in problem.terms)
         self.chunk = TABLE_CHUNK if tables else NETWORK_CHUNK
+
+    def examples(self) -> list[Enumerated]:
+        """The answers of every example; examples of one kind share theirs.  Cost: one score for each answer of a kind.
+
+        Without inputs, what scores depend on are the cells alone: `-log p(y)` of a whole batch takes one enumeration.
+        """
+        found: dict[object, Enumerated] = {}
+        for number, kind in enumerate(kinds := self._kinds()):
+            if kind not in found:
+                found[kind] = self.example(number)
+        return [found[kind] for kind in kinds]
+
+    def _kinds(self) -> list[object]:
+        """For each example what it shares with those that have the same answers and scores."""
+        batch = self.problem.env.batch
+        if batch.tensors or not batch.size:
+            return list(range(batch.size))
+        parts = [*batch.masks.values(), *batch.seen.values(), *self.problem.evidence.allowed.values()]
+        for along in batch.along.values():
+            parts += [part for part in (along.count, along.order) if part is not None]
+        parts += [nested.count for nested in batch.nested.values() if nested.count is not None]
+        rows = [part.reshape(batch.size, -1).tolist() for part in parts]
+        return [tuple(tuple(part[number]) for part in rows) for number in range(batch.size)]
 
     def example(self, number: int) -> Enumerated:
         """All answers of one example.  Cost: one score for each."""

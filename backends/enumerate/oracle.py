@@ -65,7 +65,7 @@ class OracleSession(Session):
         tracked = torch.is_grad_enabled()
         found = self._answers.get(True) or (None if tracked else self._answers.get(False))
         if found is None:
-            found = self._answers[tracked] = [self.enumeration.example(b) for b in range(self.problem.env.batch.size)]
+            found = self._answers[tracked] = self.enumeration.examples()
         return found
 
     def _stacked(self, rows: list[Tensor], *shape: int) -> Tensor:
@@ -84,14 +84,23 @@ class OracleSession(Session):
     def _log_prob(self, query: Query) -> Tensor:
         """The log of the share of the answers that agree with a full or partial one."""
         known = self.problem.known(query.answer)
+        totals: dict[int, Tensor] = {}  # examples of one kind have one log Z
         rows = []
         for example, answers in enumerate(self.answers):
             fine = torch.ones_like(answers.score, dtype=torch.bool)
             for name, allowed in known.allowed.items():
                 fine = fine & consistent(answers.labels[name], allowed[example])
-            score = answers.score + self._costs(example, query.cost) if query.cost else answers.score
-            clamped = score.masked_fill(~fine, float("-inf"))
-            rows.append(difference(logsumexp(clamped, 0), logsumexp(score, 0)))
+            if query.cost:
+                score = answers.score + self._costs(example, query.cost)
+                total = logsumexp(score, 0)
+            else:
+                score = answers.score
+                if id(answers) not in totals:
+                    totals[id(answers)] = logsumexp(score, 0)
+                total = totals[id(answers)]
+            # Few answers agree with a full one: the sum is over these alone.
+            picked = score[fine] if bool(fine.any()) else score.new_full((1,), float("-inf"))
+            rows.append(difference(logsumexp(picked, 0), total))
         return self._stacked(rows)
 
     _log_prob_with_cost = _log_prob

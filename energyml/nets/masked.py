@@ -7,6 +7,7 @@ unnormalised. Source: Goyal 2021 (thesis), chapter 6.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from energyml.nets.recurrent import LSTMStack
 
 # Positions that a Transformer reads in one pass, over all rows and all copies with one of their positions masked.
 PASS = 1 << 16
+# Rows that repeat each other's beginnings and ends share states: up to this length, and from so many rows on.
+SHARED_LENGTH, SHARED_ROWS = 16, 1024
 
 
 class AlignedGiven(nn.Module):
@@ -46,7 +49,8 @@ class MaskedBLSTM(nn.Module):
 
     The directions only meet in the layers after them, so that no path leads from ``y[t]`` to its own scores. Beyond the
     ends there are a start and an end symbol. What is given at t is read at t by both directions. Cost: that of a BiLSTM
-    over T positions.
+    over T positions. Where many rows over few labels are read with nothing given, as in an enumeration, beginnings and
+    ends that rows have in common are read once: all V^T strings take V^(T-1) states and T * V^(T-1) joins.
 
     Args:
         labels: how many labels there are.
@@ -81,8 +85,10 @@ class MaskedBLSTM(nn.Module):
 
     def masked_scores(self, y: Tensor, given: tuple[Tensor, ...], masks: Masks) -> Tensor:
         """Labels ``[B, T]`` to scores ``[B, T, labels]``."""
-        embedded = self.label_embedding(y)
         order = Order(existing([self.dim], masks, y.shape))
+        if self._shares(y):
+            return order.restore(self._shared_scores(order.compact(y.unsqueeze(-1)).squeeze(-1).clamp(min=0), order))
+        embedded = self.label_embedding(y)
         # From here on everything is compact: existing positions at the left, neighbours are the next existing ones.
         labels = order.compact(embedded)
         beside = order.compact(self.given(given, masks, embedded))
@@ -96,6 +102,55 @@ class MaskedBLSTM(nn.Module):
         """``[B, T, E]`` moved one position to the right behind the start (0) or the end (1) symbol."""
         symbol = self.ends[end].expand(labels.shape[0], 1, -1)
         return torch.cat([symbol, labels], dim=1)[:, : labels.shape[1]]
+
+    def _shares(self, y: Tensor) -> bool:
+        """Whether rows are worth comparing; elsewhere than on the host that would wait for the device."""
+        rows, length = y.shape
+        return (
+            y.device.type == "cpu"
+            and not self.given.size
+            and 0 < length <= SHARED_LENGTH
+            and rows >= max(SHARED_ROWS, self.labels**2)
+        )
+
+    def _shared_scores(self, y: Tensor, order: Order) -> Tensor:
+        """Compact labels ``[B, T]`` to scores ``[B, T, labels]``, with one state for each beginning and each end."""
+        ahead, left_of = self._states(y, self.left, 0)
+        back, right_of = self._states(order.flip(y.unsqueeze(-1)).squeeze(-1), self.right, 1)
+        right_of = order.flip(right_of.unsqueeze(-1)).squeeze(-1)
+        pairs, place = (left_of * back.shape[0] + right_of).unique(return_inverse=True)
+        left, right = self.join.weight.split(ahead.shape[1], dim=1)
+        # The layer that joins them is linear before its tanh, so that each direction's part is computed once a state.
+        before, behind = ahead @ left.T, torch.addmm(self.join.bias, back, right.T)
+        joined = torch.tanh(before[pairs // back.shape[0]] + behind[pairs % back.shape[0]])
+        scores: Tensor = self.readout(joined)[place.flatten()]
+        return scores.reshape(*y.shape, self.labels)
+
+    def _states(self, y: Tensor, stack: LSTMStack, end: int) -> tuple[Tensor, Tensor]:
+        """A direction's states ``[N, hidden]`` after all different beginnings, and which of them is where ``[B, T]``.
+
+        Args:
+            y: labels ``[B, T]`` in the order in which the direction reads them.
+            stack: the direction's layers.
+            end: the symbol that it reads first.
+        """
+        x = self.ends[end].unsqueeze(0)
+        zero = x.new_zeros(1, stack.hidden)
+        kept = [(zero, zero) for _ in stack.ahead]
+        which, states, places, count = torch.zeros_like(y[:, 0]), [], [], 0
+        for t in range(y.shape[1]):
+            if t:
+                known, which = (which * self.labels + y[:, t - 1]).unique(return_inverse=True)
+                x, before = self.label_embedding(known % self.labels), known // self.labels
+                kept = [(h[before], c[before]) for h, c in kept]
+            for layer, lstm in enumerate(stack.ahead):
+                # One step at a time, a cell has far less to set up than a whole layer.
+                kept[layer] = torch.lstm_cell(x, kept[layer], *cast("nn.LSTM", lstm).all_weights[0])
+                x = kept[layer][0]
+            states.append(x)
+            places.append(which + count)
+            count += x.shape[0]
+        return torch.cat(states), torch.stack(places, 1)
 
 
 class MaskedTransformer(nn.Module):
