@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,10 @@ from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Result
 from energyml.training_state import TrainingState
+
+if TYPE_CHECKING:
+    from energyml.data.dataset import Dataset
+    from energyml.energy_model import EnergyModel
 
 
 @dataclass(frozen=True)
@@ -218,6 +223,23 @@ class Backend(ABC):
             owned: what backends own, by name; a new module is added to it.
         """
         return None
+
+    def report(self, model: EnergyModel, dataset: Dataset) -> tuple[GoldReport | None, list[str]]:
+        """How it treats the gold answers of a data set, and notes for people; most backends have nothing to tell.
+
+        Args:
+            model: the bound model.
+            dataset: the examples; the report is `None` where there are none to look at.
+        """
+        raise QueryRefused(f"`{self.selection.name}` has no report on gold answers")
+
+
+class GoldReport(Protocol):
+    """What a backend has to tell about gold answers; its text is for people."""
+
+    def plain(self) -> dict[str, Any]:
+        """As data."""
+        ...
 
 
 class QueryRefused(EnergyError):

@@ -28,7 +28,9 @@ def train(
     file: Spec,
     out: Annotated[Path, typer.Option("--out", help="The folder of the run.", show_default=False)],
     infer: Infer = None,
-    objective: Annotated[str | None, typer.Option("--train", help="Objectives in place of the spec's.")] = None,
+    objective: Annotated[
+        str | None, typer.Option("--train", help="Objectives in place of the spec's, joined by `then`.")
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="An option of training, as in `optimizer.lr=0.01`; repeatable.")
     ] = None,
@@ -74,6 +76,10 @@ def evaluate(
     split: Annotated[str, typer.Option("--split", help="train, validation or test.")] = "test",
     metric: Annotated[list[str] | None, typer.Option("--metric", help="One more metric; repeatable.")] = None,
     confusion: Annotated[int, typer.Option("--confusion", help="Rows of the confusion table.", min=0)] = 10,
+    report: Annotated[
+        str | None,
+        typer.Option("--report", help="`beam` or 'beam(width: 5)': where it loses the gold, normalisers, lengths."),
+    ] = None,
     device: Device = "cpu",
     allow: Allow = None,
     as_json: AsJson = False,
@@ -82,7 +88,8 @@ def evaluate(
     from energyml.train.report import evaluation
 
     found = evaluation(
-        run, root=root, data=data, infer=infer, split=split, metrics=metric or (), allow=allow or (), device=device
+        run, root=root, data=data, infer=infer, split=split, metrics=metric or (), report=report, allow=allow or (),
+        device=device,
     )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(found.plain(), indent=2))

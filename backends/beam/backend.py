@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from energyml.backend import Problem
+from energyml.backends.beam.report import SequenceReport, dataset_report
 from energyml.backends.beam.search import Found, Plan, Search
 from energyml.backends.beam.session import StepBackend, StepSession, first, padded
 from energyml.backends.logspace import logsumexp
@@ -14,6 +16,10 @@ from energyml.bind.steps import Steps
 from energyml.cards.card import Selection
 from energyml.queries import Query
 from energyml.result import Assignment, Result, Status
+
+if TYPE_CHECKING:
+    from energyml.data.dataset import Dataset
+    from energyml.energy_model import EnergyModel
 
 
 class Beam(StepBackend):
@@ -30,6 +36,12 @@ class Beam(StepBackend):
             beside=chosen["finished"] == "beside",
         )
         return BeamSession(problem, chosen, plan)
+
+    def report(self, model: EnergyModel, dataset: Dataset) -> tuple[SequenceReport | None, list[str]]:
+        """Where the gold answers leave the beam, their log-normalisers, and lengths."""
+        found, left_out = dataset_report(model, dataset, width=int(self.selection["width"]))
+        told = f"beam: {left_out} examples with labels that the model cannot give are left out of its report"
+        return found, [told] if left_out else []
 
 
 class Greedy(StepBackend):

@@ -8,6 +8,7 @@ print(report)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from torch import Tensor
 from energyml.backends.beam.search import Plan, Search
 from energyml.bind.maker import LengthsLike, MaskLike
 from energyml.bind.steps import Steps
+from energyml.data.batches import Batches
+from energyml.data.dataset import Batch, Dataset
 from energyml.diagnostics import EnergyError
 from energyml.energy_model import EnergyModel
 
@@ -79,6 +82,14 @@ class SequenceReport:
             self.width,
         )
 
+    def plain(self) -> dict[str, Any]:
+        """As data."""
+        return {
+            "width": self.width, "examples": self.examples, "steps": self.steps,
+            "log_normalizer_mean": self.normalizer_mean, "log_normalizer_variance": self.normalizer_variance,
+            "gold_left": self.share_left, "left_at_step": list(self.left), "length_ratio": self.length_ratio,
+        }  # fmt: skip
+
     def __str__(self) -> str:
         lost = ", ".join(f"{count} at step {t}" for t, count in enumerate(self.left) if count) or "none"
         return "\n".join((
@@ -128,6 +139,47 @@ def sequence_report(
         normalizer_squares=float(taken.square().sum()), left=tuple(left.tolist()), predicted=ratio[0], gold=ratio[1],
         width=width,
     )  # fmt: skip
+
+
+def dataset_report(
+    model: EnergyModel, dataset: Dataset, *, width: int = 5, size: int = 64
+) -> tuple[SequenceReport | None, int]:
+    """Look at a data set; what `energyml eval --report beam` prints.
+
+    Args:
+        model: as in `sequence_report`; it is looked at in evaluation mode.
+        dataset: the examples.
+        width: of the beam.
+        size: examples in a batch.
+
+    Returns:
+        The report, `None` of no examples, and how many examples were left out since the model cannot give their labels.
+    """
+    rows: list[int] = []
+    for batch in Batches(dataset, size, shuffle=False):
+        rows += batch.rows[_can_be_given(batch)].tolist()
+    if not rows:
+        return None, len(dataset)
+    total: SequenceReport | None = None
+    reference, was_training = next(model.parameters(), None), model.training
+    model.eval()
+    try:
+        for batch in Batches(dataset.subset(sorted(rows)), size, shuffle=False):
+            moved = batch if reference is None else batch.to(reference.device)
+            tensors: dict[str, Any] = dict(moved.tensors)
+            found = sequence_report(model, width=width, lengths=moved.lengths or None, **tensors)
+            total = found if total is None else total + found
+    finally:
+        model.train(was_training)
+    return total, len(dataset) - len(rows)
+
+
+def _can_be_given(batch: Batch) -> Tensor:
+    """[B]: whether a model knows every gold label of an example; a word that counts as unknown is one it can give."""
+    whole = torch.ones(len(batch), dtype=torch.bool)
+    for name, gold in batch.gold.items():
+        whole &= ((batch.tensors[name] >= 0) | (gold < 0)).flatten(1).all(1)
+    return whole
 
 
 def _whole(steps: Steps, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,4 +234,4 @@ def _lengths(steps: Steps, predicted: Tensor, gold: Tensor, counted: Tensor) -> 
     return int((ends.cumsum(1) - ends.long() == 0).sum()), wanted
 
 
-__all__: list[str] = ["SequenceReport", "sequence_report"]
+__all__ = ["SequenceReport", "dataset_report", "sequence_report"]

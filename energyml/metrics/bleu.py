@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from energyml.data.problems import PackageMissing
 from energyml.metrics.tally import Judged, Metric
 
 ORDER = 4
+# Reference lengths, in tokens, at which a new class of sentences begins.
+CLASSES = (1, 6, 11, 16, 21, 26, 31, 41, 51)
 
 
 class Bleu(Metric):
@@ -33,18 +36,24 @@ class Bleu(Metric):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """n-grams that match, n-grams of the predictions, and the lengths of predictions and references."""
-        return (2 * ORDER + 2,)
+        """By class of lengths: n-grams that match, n-grams predicted, and the lengths of predictions and references."""
+        return (len(CLASSES), 2 * ORDER + 2)
 
     def _counted(self, predicted: Tensor, gold: Tensor) -> Tensor:
         # The two go to the host: n-grams of texts are counted there.
-        hypotheses = [self._text(row) for row in predicted.flatten(1).tolist()]
-        references = [self._text(row) for row in gold.flatten(1).tolist()]
-        found = self._bleu.corpus_score(hypotheses, [references])
-        counts = [*found.counts, *found.totals, found.sys_len, found.ref_len]
-        return torch.tensor(counts, dtype=torch.int64, device=predicted.device)
+        hypotheses = [self._words(row) for row in predicted.flatten(1).tolist()]
+        references = [self._words(row) for row in gold.flatten(1).tolist()]
+        counts = torch.zeros(self.shape, dtype=torch.int64)
+        classes = [max(0, sum(len(one) >= low for low in CLASSES) - 1) for one in references]
+        for number in sorted(set(classes)):
+            rows = [row for row, one in enumerate(classes) if one == number]
+            found = self._bleu.corpus_score(
+                [" ".join(hypotheses[row]) for row in rows], [[" ".join(references[row]) for row in rows]]
+            )
+            counts[number] = torch.tensor([*found.counts, *found.totals, found.sys_len, found.ref_len])
+        return counts.to(predicted.device)
 
-    def _text(self, numbers: list[int]) -> str:
+    def _words(self, numbers: list[int]) -> list[str]:
         """The tokens of a row up to the end label; padding is left out."""
         words: list[str] = []
         for number in numbers:
@@ -53,10 +62,33 @@ class Bleu(Metric):
             if self.judged.labels[number] == self.judged.end:
                 break
             words.append(self.judged.labels[number])
-        return " ".join(words)
+        return words
 
     def _value(self, sums: list[Any]) -> float:
-        counts = [int(one) for one in sums]
+        return float(self._score(_added(sums)).score) / 100
+
+    def details(self) -> dict[str, float]:
+        """Precisions of n-grams, brevity penalty, length ratio, and BLEU by length (Goyal et al. 2019, tables 5 and 6).
+
+        Lengths are those of the references; a class that no reference belongs to is left out.
+        """
+        sums = self.sums.tolist()
+        whole = self._score(_added(sums))
+        found = {f"precision_{n}": float(one) / 100 for n, one in enumerate(whole.precisions, start=1)}
+        found["brevity_penalty"] = float(whole.bp)
+        found["length_ratio"] = whole.sys_len / whole.ref_len if whole.ref_len else float("nan")
+        names = [*(f"length_{low}_to_{high - 1}" for low, high in pairwise(CLASSES)), f"length_from_{CLASSES[-1]}"]
+        for name, counts in zip(names, sums, strict=True):
+            if counts[-1]:
+                found[name] = float(self._score([int(one) for one in counts]).score) / 100
+        return found
+
+    def _score(self, counts: list[int]) -> Any:
+        """The score of some counts, by sacrebleu."""
         matched, tokens = counts[:ORDER], counts[ORDER : 2 * ORDER]
-        found = self._bleu.compute_bleu(matched, tokens, counts[2 * ORDER], counts[2 * ORDER + 1])
-        return float(found.score) / 100
+        return self._bleu.compute_bleu(matched, tokens, counts[2 * ORDER], counts[2 * ORDER + 1])
+
+
+def _added(sums: list[list[float]]) -> list[int]:
+    """The counts of all classes together."""
+    return [int(sum(column)) for column in zip(*sums, strict=True)]

@@ -22,7 +22,10 @@ class Mistake(NamedTuple):
 
 
 class Confusion(Tally):
-    """Counts [gold, predicted] of cells; gold labels that a model cannot give share the last row."""
+    """Counts [gold, predicted] of cells; gold labels that a model cannot give share the last row.
+
+    Gold cells behind the end of a shorter answer have no prediction, and are not counted.
+    """
 
     def __init__(self, judged: Judged) -> None:
         if judged.known > MOST_LABELS:
@@ -36,7 +39,7 @@ class Confusion(Tally):
 
     def _counted(self, predicted: Tensor, gold: Tensor) -> Tensor:
         known = self.judged.known
-        exists = gold >= 0
+        exists = (gold >= 0) & (predicted >= 0)
         pairs = gold[exists].clamp(max=known) * known + predicted[exists]
         return torch.bincount(pairs, minlength=(known + 1) * known).reshape(known + 1, known)
 

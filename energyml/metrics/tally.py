@@ -112,6 +112,10 @@ class Metric(Tally):
         """The metric of everything counted so far."""
         return self._value(self.sums.tolist())
 
+    def details(self) -> dict[str, float]:
+        """What the number is made of, by name; nothing unless a metric has more to say."""
+        return {}
+
     @abstractmethod
     def _value(self, sums: list[Any]) -> float:
         """The metric from its sums."""

@@ -214,8 +214,8 @@ class Trainer:
         if chosen is not None:
             metric = str(chosen["metric"])
             return Plateau.of(chosen, metric != "loss" and self.validation is not None)
-        first = self._metrics(stage)[0]
-        return Plateau(first, self.validation is not None, 10**9, 10**9, 0.0)
+        first = next(iter(self._metrics(stage)), "loss")
+        return Plateau(first, first != "loss" and self.validation is not None, 10**9, 10**9, 0.0)
 
     def _metrics(self, stage: Stage) -> list[str]:
         chosen: Selection | None = stage["stop"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from energyml import cards
 from energyml.cards.card import Selection
 from energyml.data.load import ROOT_VARIABLE, load_data, stream_data
 from energyml.data.vocabulary import Vocabulary
@@ -22,6 +23,8 @@ from energyml.train.folder import load_run
 from energyml.train.run import check_device
 
 if TYPE_CHECKING:
+    from energyml.backend import Backend, GoldReport
+    from energyml.data.dataset import Dataset
     from energyml.energy_model import EnergyModel
     from energyml.metrics import Confusion
 
@@ -30,24 +33,47 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass
 class Evaluation:
-    """How good a model is on a data set."""
+    """How good a model is on a data set.
+
+    Attributes:
+        split: which data.
+        examples: how many.
+        values: the metrics.
+        confusions: by output: which label is taken for which.
+        details: by metric: what it is made of, where it has more to say.
+        beam: how a beam treats the gold answers, where that was asked for.
+        notes: for people.
+    """
 
     split: str
     examples: int
     values: dict[str, float]
     confusions: dict[str, Confusion] = field(default_factory=dict)
+    details: dict[str, dict[str, float]] = field(default_factory=dict)
+    beam: GoldReport | None = None
     notes: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """As data."""
         confused = {name: [list(one) for one in table.worst(50)] for name, table in self.confusions.items()}
-        return {"split": self.split, "examples": self.examples, "metrics": self.values, "confused": confused}
+        found = {"split": self.split, "examples": self.examples, "metrics": self.values, "confused": confused}
+        if self.details:
+            found["details"] = self.details
+        if self.beam is not None:
+            found["beam"] = self.beam.plain()
+        return found
 
     def text(self, rows: int) -> str:
         """For people."""
         lines = [f"{self.split}: {self.examples} examples"]
         width = max((len(name) for name in self.values), default=0)
-        lines += [f"  {name:<{width}}  {value:.4f}" for name, value in self.values.items()]
+        for name, value in self.values.items():
+            lines.append(f"  {name:<{width}}  {value:.4f}")
+            part = self.details.get(name, {})
+            inner = max((len(one) for one in part), default=0)
+            lines += [f"    {one:<{inner}}  {number:.4f}" for one, number in part.items()]
+        if self.beam is not None:
+            lines += ["", *(f"  {line}" for line in str(self.beam).splitlines())]
         for name, table in self.confusions.items():
             if rows:
                 lines += ["", f"{name}: what is confused most"]
@@ -64,10 +90,23 @@ def evaluation(
     infer: str | None = None,
     split: str = "test",
     metrics: Sequence[str] = (),
+    report: str | None = None,
     allow: Sequence[str] = (),
     device: str = "cpu",
 ) -> Evaluation:
-    """Evaluate a run on a split of its data, or of other data in the same format."""
+    """Evaluate a run on a split of its data, or of other data in the same format.
+
+    Args:
+        run: its folder, or a checkpoint.
+        root: where the data's paths start; where they started while training when left out.
+        data: a reader in place of the run's.
+        infer: a backend in place of the run's.
+        split: train, validation or test.
+        metrics: more of them.
+        report: a beam, as in `beam(width: 5)`, whose treatment of the gold answers is looked at too.
+        allow: packages whose networks the checkpoint may import.
+        device: where to evaluate.
+    """
     if split not in SPLITS:
         raise EnergyError(f"unknown split `{split}`; there are {', '.join(SPLITS)}")
     check_device(device)
@@ -83,19 +122,41 @@ def evaluation(
     named = [str(stage["stop"]["metric"]) for stage in model.compiled.model.choices.train if stage["stop"] is not None]
     outputs = list(dataset.batch([0]).gold)
     wanted = [*dict.fromkeys([*metrics, *default_metrics(model, named)])]
+    if not wanted:
+        raise EnergyError(
+            "the model has no inputs, so what it predicts says nothing about an example; draw from it with "
+            "`energyml sample`, or name a metric with `--metric`"
+        )
     tallies = {(name, output): dataset.metric(name, output) for name in wanted for output in outputs}
-    confusions = {output: dataset.confusion(output) for output in outputs}
+    # of answers with a length of their own, places say nothing about which label stands for which
+    placed = [output for output in outputs if dataset.vocabularies[output].end is None]
+    confusions = {output: dataset.confusion(output) for output in placed}
     using = _backend(model, checkpoint, infer)
-    for batch, labels in predictions(model, dataset, _decoder(model, checkpoint), using=using):
+    notes = list(loaded.notes)
+    beam = None if report is None else _beam_report(model, dataset, report, using, notes)
+    for batch, labels in predictions(model, dataset, _decoder(model, checkpoint, using), using=using):
         for (_, output), metric in tallies.items():
             metric.update(labels[output].cpu(), batch.gold[output])
         for output, table in confusions.items():
             table.update(labels[output].cpu(), batch.gold[output])
-    values = {
-        (name if len(outputs) == 1 else f"{name}.{output}"): metric.value()
-        for (name, output), metric in tallies.items()
-    }
-    return Evaluation(split, len(dataset), values, confusions, list(loaded.notes))
+    titled = {(name if len(outputs) == 1 else f"{name}.{output}"): one for (name, output), one in tallies.items()}
+    values = {name: metric.value() for name, metric in titled.items()}
+    details = {name: found for name, metric in titled.items() if (found := metric.details())}
+    return Evaluation(split, len(dataset), values, confusions, details, beam, notes)
+
+
+def _beam_report(
+    model: EnergyModel, dataset: Dataset, report: str, using: Selection | None, notes: list[str]
+) -> GoldReport | None:
+    """How a beam treats the gold answers; its width is that of the run's backend where the report names none."""
+    chosen = read_choice("backend", report)
+    own = using is not None and "width" not in chosen.options and using.card.option("width") is not None
+    if using is not None and own and chosen.card.option("width") is not None:
+        chosen = Selection(chosen.card, {**chosen.options, "width": using["width"]})
+    backend: Backend = cards.implementation(chosen.card)(chosen)
+    found, told = backend.report(model, dataset)
+    notes += told
+    return found
 
 
 def _vocabularies(checkpoint: Checkpoint) -> dict[str, Vocabulary]:
@@ -121,9 +182,9 @@ def _backend(model: EnergyModel, checkpoint: Checkpoint, infer: str | None) -> S
     return read_choice("backend", str(wanted), model.compiled.model)
 
 
-def _decoder(model: EnergyModel, checkpoint: Checkpoint) -> Selection:
+def _decoder(model: EnergyModel, checkpoint: Checkpoint, using: Selection | None) -> Selection:
     stages: Sequence[str] = checkpoint.state["request"]["choices"]["train"]
-    return decoder_for(model, stages[-1].partition("(")[0])
+    return decoder_for(model, stages[-1].partition("(")[0], using)
 
 
 def predicted_lines(
@@ -144,7 +205,8 @@ def predicted_lines(
     check_device(device)
     model, checkpoint = load_run(run, allow_import=allow)
     model.to(device)
-    using, decoder = _backend(model, checkpoint, infer), _decoder(model, checkpoint)
+    using = _backend(model, checkpoint, infer)
+    decoder = _decoder(model, checkpoint, using)
     stream = stream_data(
         model.compiled, list(files), _vocabularies(checkpoint), using=data or _reader(checkpoint), size=size
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from energyml.backends.beam.report import sequence_report
 from energyml.diagnostics import EnergyError
 from tests.beam.models import tagger, translation
+from tests.train.test_commands import energyml
 
 
 def gold_of(example, using: str = "greedy") -> torch.Tensor:
@@ -70,3 +74,51 @@ def test_gold_must_be_whole() -> None:
         sequence_report(example.model, **example.arguments)
     with pytest.raises(EnergyError, match="ends with the end label"):
         sequence_report(translation().model, y=torch.zeros(2, 4, dtype=torch.long), **translation().arguments)
+
+
+TINY = """\
+labels Tag from data
+labels Word from data(unknown: '<unk>')
+dim T
+input word : Word[T]
+output y : Tag[T]
+net encoder = lstm(hidden: 3, embed: 3)
+net decoder = lstm_decoder(hidden: 3, embed: 2, attention: aligned)
+sequence y { step: decoder, given: encoder(word), normalize: local }
+infer beam(width: 2)
+train teacher_forcing { epochs: 1 }
+data conll('train.txt', columns: 'word y', validation: 'train.txt', test: 'test.txt', unknown: count_wrong)
+"""
+
+
+def test_the_report_is_reached_from_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "tiny.energy").write_text(TINY, encoding="utf-8")
+    (tmp_path / "train.txt").write_text("a X\nb Y\n\nc Z\n\nb Y\na X\nc Z\n", encoding="utf-8")
+    (tmp_path / "test.txt").write_text("a X\nb X\n\nc NEW\na X\n\nc Z\n", encoding="utf-8")
+    run = tmp_path / "run"
+    made = energyml("train", tmp_path / "tiny.energy", "--root", tmp_path, "--out", run, "--quiet")
+    assert made.returncode == 0, made.stderr
+    told = energyml("eval", run, "--root", tmp_path, "--report", "beam", "--json")
+    beam = json.loads(told.stdout)["beam"]
+    # one sentence has a label that training never had; the width is the run's
+    assert (beam["width"], beam["examples"], beam["steps"], beam["length_ratio"]) == (2, 2, 3, 1.0)
+    assert beam["gold_left"] == sum(beam["left_at_step"]) / 2 and beam["log_normalizer_variance"] >= 0
+    wide = energyml("eval", run, "--root", tmp_path, "--report", "beam(width: 9)")
+    assert "gold leaves the beam of width 9: 0 of 2 (none)" in wide.stdout
+    assert "note: beam: 1 examples with labels that the model cannot give" in wide.stdout
+    wrong = energyml("eval", run, "--root", tmp_path, "--report", "greedy")
+    assert wrong.returncode != 0 and "has no report on gold answers" in wrong.stderr
+
+
+def test_backends_are_compared_on_a_stepwise_model(tmp_path: Path) -> None:
+    (tmp_path / "tiny.energy").write_text(TINY, encoding="utf-8")
+    (tmp_path / "train.txt").write_text("a X\nb Y\n\nc Z\n\nb Y\na X\nc Z\n", encoding="utf-8")
+    (tmp_path / "test.txt").write_text("a X\nb X\n\nc Z\n", encoding="utf-8")
+    told = energyml(
+        "compare", tmp_path / "tiny.energy", "--root", tmp_path, "--infer", "greedy, beam(width: 2), best_first",
+        "--repeats", 1, "--json",
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    rows = {row["backend"]: row for row in json.loads(told.stdout)["rows"]}
+    assert rows["best_first"]["search_error"] == pytest.approx(0)
+    assert all(row["reason"] is None and row["search_error"] >= -1e-6 for row in rows.values())

@@ -245,6 +245,29 @@ def test_bleu_is_that_of_sacrebleu() -> None:
     assert metric.value() == pytest.approx(expected.score / 100)
 
 
+def test_bleu_says_what_it_is_made_of() -> None:
+    sacrebleu = pytest.importorskip("sacrebleu")
+    labels = (*"abcdefgh", "</s>")
+    gold = padded([[0, 1, 2, 3, 8], [0, 1, 2, 3, 4, 5, 6, 8], [7, 6, 5, 4, 3, 2, 8]])
+    predicted = padded([[0, 1, 3, 8], [0, 1, 2, 3, 4, 6, 5, 8], [7, 6, 5, 4, 8]])
+    predicted = torch.nn.functional.pad(predicted, (0, gold.shape[1] - predicted.shape[1]), value=-1)
+    metric = make_metric("bleu", labels, end="</s>")
+    for row in range(3):
+        metric.update(predicted[row : row + 1], gold[row : row + 1])
+
+    def expected(rows: list[int]):
+        texts = [[" ".join(labels[n] for n in one.tolist() if 0 <= n < 8) for one in side[rows]]
+                 for side in (predicted, gold)]  # fmt: skip
+        return sacrebleu.corpus_bleu(texts[0], [texts[1]], tokenize="none", force=True)
+
+    found, whole = metric.details(), expected([0, 1, 2])
+    assert [found[f"precision_{n}"] for n in (1, 2, 3, 4)] == pytest.approx([one / 100 for one in whole.precisions])
+    assert found["brevity_penalty"] == pytest.approx(whole.bp) and found["length_ratio"] == pytest.approx(14 / 17)
+    assert found["length_1_to_5"] == pytest.approx(expected([0]).score / 100)
+    assert found["length_6_to_10"] == pytest.approx(expected([1, 2]).score / 100)
+    assert metric.value() == pytest.approx(whole.score / 100) and "length_11_to_15" not in found
+
+
 def test_bleu_needs_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(PackageMissing, match=r"pip install 'energyml\[translation\]'"):
@@ -268,6 +291,12 @@ def test_confusion_counts_and_names_mistakes() -> None:
             "(not in training)  .  1      .",
         ]
     )
+
+
+def test_confusion_leaves_out_what_was_not_predicted() -> None:
+    table = Confusion(Judged(("a", "b"), 2))
+    table.update(torch.tensor([[0, 1, -1]]), torch.tensor([[0, 0, 1]]))
+    assert table.counts().tolist() == [[1, 1], [0, 0], [0, 0]]
 
 
 def test_confusion_of_too_many_labels() -> None:

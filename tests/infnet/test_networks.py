@@ -182,7 +182,11 @@ def test_a_network_that_nobody_fitted_is_refused() -> None:
 def test_equal_choices_share_a_network() -> None:
     model = tagger()
     net = model.inference_module("infnet")
-    for choice in ("infnet(blstm)", "infnet(blstm(hidden: 100, layers: 1), tailor: 3)", "infnet(plus: false, weight: 9)"):
+    for choice in (
+        "infnet(blstm)",
+        "infnet(blstm(hidden: 100, layers: 1), tailor: 3)",
+        "infnet(plus: false, weight: 9)",
+    ):
         assert model.inference_module(choice) is net
     assert list(model.owned) == ["infnet"]
     assert all(name.startswith("infer.infnet.") for name in model.state_dict() if name.startswith("infer"))

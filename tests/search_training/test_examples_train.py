@@ -67,6 +67,13 @@ def test_the_translator_trains_in_both_stages_and_predicts(tmp_path: Path) -> No
     assert [one["stage"] for one in records] == ["1. self_normalized", "2. direct_loss"]
     assert all(0 <= float(str(one["validation.bleu"])) <= 1 for one in records if "validation.bleu" in one)
     assert "validation.bleu" in records[1]
+    told = energyml(
+        "eval", run, "--root", tmp_path, "--data", data, "--split", "validation", "--report", "beam", "--json"
+    )
+    assert told.returncode == 0, told.stderr
+    judged = json.loads(told.stdout)
+    assert {"precision_1", "length_ratio", "length_1_to_5"} <= set(judged["details"]["bleu"])
+    assert judged["beam"]["width"] == 3 and judged["beam"]["examples"] == 2
     (tmp_path / "new.de").write_text("ein hund schläft\nein mann\n", encoding="utf-8")
     told = energyml("predict", run, tmp_path / "new.de", "--out", tmp_path / "answers.jsonl")
     assert told.returncode == 0, told.stderr
