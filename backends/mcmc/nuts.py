@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,19 +105,24 @@ class NutsSession(Session):
             return -self.problem.score(placed(values)).sum()
 
         found: dict[str, list[Tensor]] = {name: [] for name in fields}
-        rates = []
+        rates: list[float] = []
+
+        def watch(kernel: Any, values: object, stage: str, number: int) -> None:
+            if stage == "Sample" and number == draws - 1:  # the kernel forgets its counts when the run ends
+                rates.append(float(kernel.diagnostics()["acceptance rate"]))
+
         for _ in range(chains):
             start = {name: torch.randn(int(moves.sum()), dtype=known.dtype) for name, (moves, known) in fields.items()}
             kernel = self.mcmc.NUTS(potential_fn=potential)
-            sampler = self.mcmc.MCMC(kernel, draws, warmup_steps=warmup, initial_params=start, disable_progbar=True)
+            sampler = self.mcmc.MCMC(
+                kernel, draws, warmup_steps=warmup, initial_params=start, disable_progbar=True, hook_fn=watch
+            )
             with torch.enable_grad():  # the sampler follows gradients, whatever its caller wants of them
                 sampler.run()
             kept = sampler.get_samples()
             for name, (moves, known) in fields.items():
                 each = [known.masked_scatter(moves, one) for one in kept[name]]
                 found[name].append(torch.stack(each).detach())
-            (rate,) = sampler.diagnostics()["acceptance rate"].values()  # how many draws left their place
-            rates.append(float(rate))
         values = {name: torch.stack(one, 1) for name, one in found.items()}
         with torch.no_grad():
             score = torch.stack([
