@@ -100,8 +100,11 @@ def spread(values: Sequence[float]) -> str:
 
 
 def differences(study: Study) -> Iterator[str]:
-    """Paired differences to joint training: the same objective, seed and settings."""
-    records = study.records()
+    """Paired differences to joint training: the same objective and seed, with the study's own settings."""
+    own = (study.lr, 1.0, study.batch, "adam")
+    records = [
+        one for one in study.records() if (one["lr"], one["alpha"], one["batch"], one.get("optimizer", "adam")) == own
+    ]
     for row in study.rows:
         for procedure in study.procedures:
             pairs = [
@@ -110,7 +113,7 @@ def differences(study: Study) -> Iterator[str]:
                 for other in records
                 if (one["row"], one["procedure"]) == (row, procedure)
                 and (other["row"], other["procedure"]) == (row, "joint")
-                and (one["seed"], settings_of(one)) == (other["seed"], settings_of(other))
+                and one["seed"] == other["seed"]
             ]
             if pairs and procedure not in ("joint", "unary"):
                 signed = ", ".join(f"{one:+.2f}" for one in pairs)
