@@ -231,7 +231,7 @@ class Backend(ABC):
             model: the bound model.
             dataset: the examples; the report is `None` where there are none to look at.
         """
-        raise QueryRefused(f"`{self.selection.name}` has no report on gold answers")
+        raise QueryRefused(f"`{self.selection.name}` has no report on gold answers; `beam` has one")
 
 
 class GoldReport(Protocol):

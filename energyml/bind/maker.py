@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from energyml import errors
 from energyml.bind.batch import Along, Batch, Nested
@@ -395,7 +394,9 @@ class BatchMaker:
 
     def _numbers(self, declared: Input, tensor: Tensor, batch: Batch) -> None:
         """Refuse NaN where there is a cell; of fields, their backends tell which examples fail."""
-        if self.graph.fields or torch.compiler.is_compiling() or is_functorch_wrapped_tensor(tensor):
+        from energyml.nets.order import on_host
+
+        if self.graph.fields or not on_host(tensor):
             return
         # One pass without a copy; -inf and +inf together look like NaN, and then every number is looked at.
         if not math.isnan(float(tensor.detach().sum())):

@@ -16,7 +16,7 @@ from energyml.nets.attention import Block, positions
 from energyml.nets.bound import BoundType
 from energyml.nets.features import LabelEmbedding, Masks, check_positive, existing
 from energyml.nets.given import Given
-from energyml.nets.order import Order
+from energyml.nets.order import Order, on_host
 from energyml.nets.recurrent import LSTMStack
 
 # Positions that a Transformer reads in one pass, over all rows and all copies with one of their positions masked.
@@ -104,10 +104,10 @@ class MaskedBLSTM(nn.Module):
         return torch.cat([symbol, labels], dim=1)[:, : labels.shape[1]]
 
     def _shares(self, y: Tensor) -> bool:
-        """Whether rows are worth comparing; elsewhere than on the host that would wait for the device."""
+        """Whether rows are worth comparing, and can be looked at."""
         rows, length = y.shape
         return (
-            y.device.type == "cpu"
+            on_host(y)
             and not self.given.size
             and 0 < length <= SHARED_LENGTH
             and rows >= max(SHARED_ROWS, self.labels**2)

@@ -32,7 +32,7 @@ class Order:
         self.present = time < self.count.unsqueeze(1)
         self._flip = torch.where(self.present, self.count.unsqueeze(1) - 1 - time, time)
         # Without gaps there is nothing to move; only the host can tell without waiting.
-        self._is_compact = _on_host(mask) and torch.equal(mask, self.present)
+        self._is_compact = on_host(mask) and torch.equal(mask, self.present)
         if not self._is_compact:
             gone = ~mask
             self._place = torch.where(mask, mask.cumsum(1) - 1, self.count.unsqueeze(1) + gone.cumsum(1) - 1)
@@ -72,10 +72,11 @@ class Order:
         return x if self.present is None else x.masked_fill(~self.present.unsqueeze(-1), 0.0)
 
 
-def _on_host(mask: Tensor) -> bool:
-    if mask.device.type != "cpu" or torch.compiler.is_compiling():
+def on_host(tensor: Tensor) -> bool:
+    """Whether what a tensor holds can be looked at without waiting: on the CPU, outside of compilation and `vmap`."""
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(mask)
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _gather(x: Tensor, at: Tensor) -> Tensor:
