@@ -21,7 +21,7 @@ from energyml.backends.logspace import difference
 from energyml.backends.native import chain as native
 from energyml.result import ABSENT
 
-__all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals"]
+__all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals", "chain_nll_and_grad"]
 
 
 def _checked(unary: Tensor, pair: Tensor) -> Tensor:
@@ -67,6 +67,29 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
     known = labels.unsqueeze(-1) == torch.arange(unary.shape[2], device=unary.device)
     clamped = unary.masked_fill(~(known | (labels < 0).unsqueeze(-1)), float("-inf"))
     return difference(chain_log_partition(clamped, steps, lengths), chain_log_partition(unary, steps, lengths))
+
+
+def chain_nll_and_grad(
+    unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Negative log-likelihoods [B] of labels [B, T], and the gradients of their sum by `unary` and by `pair`.
+
+    What `chain_log_prob` and `torch.autograd.grad` give, in one call and without a tape: for small batches, where
+    the tape takes longer than the chains.  A network goes on from there with `scores.backward(by_unary)`.
+    inf, with zero gradients, where labels are forbidden.  Cost: O(B T C²).
+    """
+    steps = _checked(unary, pair)
+    if labels.shape != unary.shape[:2]:
+        raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
+    if native.serves(unary, steps):
+        found = native.nll_and_slopes(unary, steps, lengths, labels)
+        if found is not None:
+            return found[0], found[1], found[2].reshape(pair.shape)
+    with torch.enable_grad():
+        cells, table = unary.detach().requires_grad_(), pair.detach().requires_grad_()
+        loss = -chain_log_prob(cells, table, labels, lengths)
+        by_unary, by_pair = torch.autograd.grad(loss.sum(), (cells, table))
+    return loss.detach(), by_unary, by_pair
 
 
 def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:

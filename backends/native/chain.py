@@ -26,6 +26,8 @@ LARGEST = 2**26
 
 _FORWARD, _BACKWARD, _BOTH = range(3)
 _LANES = {torch.float32: 8, torch.float64: 4}
+# Weights of the usual loss, a sum of negative log-likelihoods: of the scores of labels, and of log-partitions.
+_USUAL = {dtype: torch.tensor([-1.0, 1.0], dtype=dtype, device="cpu") for dtype in _LANES}
 
 
 def serves(unary: Tensor, pair: Tensor) -> bool:
@@ -73,6 +75,23 @@ def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Te
         return value
     run.forward(None)
     return run.likelihood(gold)
+
+
+def nll_and_slopes(
+    unary: Tensor, pair: Tensor, count: Tensor | None, labels: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Negative log-likelihoods [B] and the gradients of their sum by unary and pair scores, without a tape.
+
+    inf, with zero gradients, where the labels are forbidden.  Otherwise as `log_likelihood`.
+    """
+    run = _Run(unary.detach(), pair.detach(), count)
+    gold = run.gold(labels.to(torch.int64).contiguous())
+    if gold is None:
+        return None
+    weight = torch.where(gold.score.isneginf(), 0.0, -1.0).to(unary.dtype) if gold.impossible else None
+    by_unary, by_pair = run.slopes(gold, weight, True)
+    assert by_pair is not None
+    return -run.likelihood(gold), by_unary, by_pair
 
 
 def marginals(unary: Tensor, pair: Tensor, count: Tensor | None, pairs: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -130,7 +149,8 @@ class _Run:
             unary.dtype is torch.float64, unary.data_ptr(), pair.data_ptr(),
             0 if lengths is None else lengths.data_ptr(), batch, size, labels, *self.each,
         )  # fmt: skip
-        self.state = torch.empty(9 * batch, dtype=torch.uint8)  # log-partitions in float64, and how they were found
+        # log-partitions, and a byte each for how they were found
+        self.state = torch.empty(batch + -(-batch // 8), dtype=torch.float64, device="cpu")
         self.threads = _threads(batch, size, labels)
 
     def forward(self, kept: Tensor | None) -> Tensor:
@@ -167,19 +187,22 @@ class _Run:
         )  # fmt: skip
         return by_unary, by_pair
 
-    def slopes(self, gold: _Gold, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the weighted sum of log-likelihoods, in one call; fills the log-partitions."""
+    def slopes(self, gold: _Gold, weight: Tensor | None, pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the sum of log-likelihoods with weights [B], -1 when left out; fills the log-partitions."""
         assert kernels is not None
         by_unary = torch.empty_like(self.unary)
         by_pair = torch.empty_like(self.pair) if pairs else None
-        minus, address = -weight, 0 if by_pair is None else by_pair.data_ptr()
+        if weight is None:
+            usual = _USUAL[self.unary.dtype]
+            own, minus, stride = usual.data_ptr(), usual.data_ptr() + usual.element_size(), 0
+        else:
+            opposite = -weight
+            own, minus, stride = weight.data_ptr(), opposite.data_ptr(), weight.stride(0)
+        first, second = by_unary.data_ptr(), 0 if by_pair is None else by_pair.data_ptr()
         kernels.chain_run(
-            *self.chain, 0, self.state.data_ptr(), minus.data_ptr(), minus.stride(0), by_unary.data_ptr(), address,
-            *self.each, 0, 0, _BOTH, self.threads,
-        )  # fmt: skip
-        kernels.chain_counts(
-            *self.chain, gold.labels.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(), address
+            *self.chain, 0, self.state.data_ptr(), minus, stride, first, second, *self.each, 0, 0, _BOTH, self.threads
         )
+        kernels.chain_counts(*self.chain, gold.labels.data_ptr(), own, stride, first, second)
         return by_unary, by_pair
 
     def covariances(
@@ -214,8 +237,7 @@ class _Run:
 
     def likelihood(self, gold: _Gold) -> Tensor:
         """[B]: the scores of labels less the log-partitions, subtracted in float64; after the forward pass."""
-        log_z = self.state[: 8 * self.unary.shape[0]].view(torch.float64)
-        value = (gold.score - log_z).to(self.unary.dtype)
+        value = (gold.score - self.state[: self.unary.shape[0]]).to(self.unary.dtype)
         return value.masked_fill(gold.score.isneginf(), float("-inf")) if gold.impossible else value
 
     def room(self) -> Tensor:
@@ -284,8 +306,7 @@ class _LogLikelihood(torch.autograd.Function):
         if gold.impossible:
             run.forward(None)
         else:
-            usual = run.unary.new_full((1,), -1).expand(unary.shape[0])
-            ctx.slopes = run.slopes(gold, usual, ctx.needs_input_grad[1])
+            ctx.slopes = run.slopes(gold, None, ctx.needs_input_grad[1])
         return run.likelihood(gold)
 
     @staticmethod

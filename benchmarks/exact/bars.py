@@ -8,13 +8,13 @@ from typing import Any
 
 from benchmarks.exact import results
 from benchmarks.exact.contestants import AUTOGRAD
-from benchmarks.exact.sizes import LOG_PARTITION, MARGINALS, NLL, VITERBI
+from benchmarks.exact.sizes import DIRECT, LOG_PARTITION, MARGINALS, NLL, VITERBI
 
 Row = dict[str, Any]
 Wanted = Callable[[str, bool], bool]  # of a contestant's kind, and of whether it does the whole task
 
-AGAINST_AUTOGRAD = {LOG_PARTITION: 10.0, NLL: 20.0, VITERBI: 10.0, MARGINALS: 10.0}
-AGAINST_ALL = {LOG_PARTITION: 1.5, NLL: 1.5, VITERBI: 3.0, MARGINALS: 1.2}
+AGAINST_AUTOGRAD = {LOG_PARTITION: 10.0, NLL: 20.0, DIRECT: 20.0, VITERBI: 10.0, MARGINALS: 10.0}
+AGAINST_ALL = {LOG_PARTITION: 1.5, NLL: 1.5, DIRECT: 1.5, VITERBI: 3.0, MARGINALS: 1.2}
 MEMORY = {(16, 500, 200): 30.0, (1, 20000, 50): 20.0}
 LONG = [1, 2000, 23]
 

@@ -20,7 +20,7 @@ from benchmarks.exact.bars import (
     autograd,
     nearest,
 )
-from benchmarks.exact.sizes import LOG_PARTITION, NLL, SIZES, TASKS, UNTUNED, Size
+from benchmarks.exact.sizes import DIRECT, LOG_PARTITION, NLL, SIZES, TASKS, UNTUNED, Size
 
 TORCH = {"pytorch-crf": 4.0, "Pyro": 1.0}
 FIRST_LOOK = (
@@ -80,7 +80,7 @@ def chain_tables() -> str:
         ("any peer", AGAINST_ALL, anything),
         ("PyTorch autograd peers", AGAINST_AUTOGRAD, autograd),
     )
-    for task in TASKS:
+    for task in (*TASKS, DIRECT):
         for words, bars, wanted in choices:
 
             def cell(row: Row | None, bar: float, wanted: Wanted = wanted) -> str:

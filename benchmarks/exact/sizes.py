@@ -18,6 +18,8 @@ QUICK: tuple[Size, ...] = ((32, 20, 26), (20, 25, 7))
 
 LOG_PARTITION, NLL, VITERBI, MARGINALS = "log_partition", "nll", "viterbi", "marginals"
 TASKS = (LOG_PARTITION, NLL, VITERBI, MARGINALS)
+# The same as `nll` for peers: ours gives the gradients in one call instead of through the tape.
+DIRECT = "nll without a tape"
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,28 @@ def test_the_same_answers(
         torch.testing.assert_close(found, truth.log_prob(y=answer))
 
 
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["shared", "positions", "examples", "both"])
+@pytest.mark.parametrize("labels", [[[0, 1, 1, 2, 0], [1, 1, 0, 2, 2]], [[0, 2, 1, 2, 0], [1, 1, 0, 2, 2]],
+                                    [[0, -1, 1, 2, 0], [1, 1, -1, -1, 2]]],
+                         ids=["possible", "forbidden", "open"])  # fmt: skip
+def test_gradients_without_a_tape_are_those_of_the_tape(
+    kind: str, labels: list[list[int]], native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr("energyml.backends.native.chain.kernels", None)
+    unary, pair, _ = scores(kind)
+    answer, count = torch.tensor(labels), torch.tensor([5, 4])
+    with torch.no_grad():
+        loss, by_unary, by_pair = em.functional.chain_nll_and_grad(unary, pair, answer, count)
+    unary.requires_grad_()
+    pair.requires_grad_()
+    value = em.functional.chain_log_prob(unary, pair, answer, count)
+    torch.testing.assert_close(loss, -value.detach())
+    slopes = torch.autograd.grad(-value.masked_fill(value.isneginf(), 0).sum(), (unary, pair))
+    torch.testing.assert_close((by_unary, by_pair), slopes)
+
+
 def test_gradients_are_marginals() -> None:
     unary, pair, _ = scores("shared")
     unary.requires_grad_()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import energyml as em
 from benchmarks.exact.contestants import Prepared
-from benchmarks.exact.sizes import LOG_PARTITION, MARGINALS, NLL, VITERBI, Case
+from benchmarks.exact.sizes import DIRECT, LOG_PARTITION, MARGINALS, NLL, VITERBI, Case
 from energyml.backends.exact import recursion
 from energyml.backends.exact.potentials import Potentials
 
@@ -55,6 +55,13 @@ class Ours:
                 return loss, *torch.autograd.grad(loss, (scores, trans))
 
             return Prepared(train, lambda found: tuple(one.detach() for one in found))
+        if task == DIRECT:
+
+            def direct() -> tuple[Tensor, ...]:
+                loss, *slopes = em.functional.chain_nll_and_grad(unary, trans, case.gold, lengths)
+                return loss.sum(), *slopes
+
+            return Prepared(direct, lambda found: found)
         call = {LOG_PARTITION: calls.chain_log_partition, VITERBI: calls.chain_best, MARGINALS: calls.chain_marginals}[
             task
         ]
