@@ -358,6 +358,10 @@ def _guarded(command: Callable[[], Any]) -> int:
 
 def main() -> NoReturn:
     """The entry point of the `energyml` command."""
+    # Read when torch is imported.  OpenMP's threads wait for each other by spinning for milliseconds, which on a shared
+    # machine, where one of them may not be running, made training of small models thirty times slower.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     from energyml import cli_compare, cli_sample, cli_training
 
     cli_training.register(app)

@@ -42,6 +42,7 @@ def cell(ours: Contestant, contestants: Sequence[Contestant], case: Case, task: 
     took = [one[3] for one in found.values()]
     return {
         "size": list(case.size), "ragged": case.ragged, "task": task, "threads": torch.get_num_threads(),
+        "clock": results.clock(),
         "ours": results.figure(sorted(took)[len(took) // 2]) if took else None, "peers": found, "refused": refused,
     }  # fmt: skip
 

@@ -273,13 +273,15 @@ def uai_table() -> str:
 
 def made() -> str:
     """All sections."""
-    machine = results.load("chains")["machine"]
+    stored = results.load("chains")
+    machine = stored["machine"]
+    busy = sorted({row["task"] for row in stored["rows"] if row.get("clock") == "cpu"})
     versions = ", ".join(f"{name} {one}" for name, one in machine.get("versions", {}).items())
     return "\n\n".join(
         [
             f"`make bench-exact`, {machine.get('date')}, {machine.get('processor')}, {machine.get('cores')} cores, "
-            f"Python {machine.get('python')}, {machine.get('clock')} time, {versions}.",
-            *(() if machine.get("clock") == "wall" else (FIRST_LOOK,)),
+            f"Python {machine.get('python')}, {versions}. Wall time"
+            + (f"; of chains, {', '.join(busy)} in processor time on a busy machine." if busy else "."),
             "### Bars\n\n" + bar_table(all_bars()),
             "### Chains\n\nTimes faster than the nearest peer: medians of alternating pairs with quartiles; **bold** "
             "below the bar; sizes with * were not tuned on, but for the torch path.\n\n" + chain_tables(),
