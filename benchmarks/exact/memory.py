@@ -7,12 +7,11 @@ import ctypes
 import gc
 import json
 import resource
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 from benchmarks.exact import results
+from benchmarks.exact.timing import in_child
 
 SIZES = ((16, 500, 200), (1, 20000, 50))
 QUICK = ((4, 100, 50),)
@@ -75,15 +74,7 @@ def child(name: str, size: tuple[int, int, int]) -> dict[str, float | str]:
 
 def measured(name: str, size: tuple[int, int, int]) -> dict[str, float | str]:
     """Measure one contestant in its own process."""
-    command = [sys.executable, "-m", "benchmarks.exact.memory", "--child", name, ",".join(map(str, size))]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        return {"refused": f"not done in {PATIENCE} s"}
-    if done.returncode:
-        return {"refused": f"failed: {(done.stderr.strip().splitlines() or ['killed'])[-1][:160]}"}
-    found: dict[str, float | str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return in_child("benchmarks.exact.memory", ("--child", name, ",".join(map(str, size))), PATIENCE)
 
 
 def main() -> None:

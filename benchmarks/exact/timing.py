@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -112,3 +113,19 @@ def in_threads(threads: int, module: str, arguments: Sequence[str] = ()) -> None
     subprocess.run(
         command, check=True, env={**os.environ, **settings}, preexec_fn=lambda: os.sched_setaffinity(0, cores)
     )
+
+
+def in_child(module: str, arguments: Sequence[str], patience: float) -> dict[str, float | str]:
+    """The figures that a module prints as JSON on its last line, run in a process of its own with a time limit.
+
+    Its failure is a result: `refused` says why.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience)
+    except subprocess.TimeoutExpired:
+        return {"refused": f"not done in {patience:g} s"}
+    if done.returncode:
+        return {"refused": f"failed: {(done.stderr.strip().splitlines() or ['killed'])[-1][:160]}"}
+    found: dict[str, float | str] = json.loads(done.stdout.splitlines()[-1])
+    return found

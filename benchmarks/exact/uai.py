@@ -12,8 +12,6 @@ import json
 import math
 import resource
 import statistics
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.exact import results
+from benchmarks.exact.timing import in_child
 
 FOLDER = Path(__file__).parents[3] / "shared" / "thirdparty" / "uai"
 PATIENCE = 60  # seconds that pgmpy has for a task
@@ -172,15 +171,7 @@ def pgmpy_child(path: Path, task: str) -> dict[str, float | str]:
 
 def pgmpy(path: Path, task: str) -> dict[str, float | str]:
     """What pgmpy takes in its own process, with a time limit."""
-    command = [sys.executable, "-m", "benchmarks.exact.uai", "--child", str(path), task]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        return {"refused": f"not done in {PATIENCE} s"}
-    if done.returncode:
-        return {"refused": f"failed: {(done.stderr.strip().splitlines() or ['killed'])[-1][:160]}"}
-    found: dict[str, float | str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return in_child("benchmarks.exact.uai", ("--child", str(path), task), PATIENCE)
 
 
 def right(path: Path, found: Any) -> bool | None:
