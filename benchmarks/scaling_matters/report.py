@@ -45,7 +45,8 @@ one seed.
     python -m benchmarks.scaling_matters.horses --root DATA
     python -m benchmarks.scaling_matters.report              # this page
 
-Minutes are wall time with one thread, other work on the machine included; they are no measurement of speed.
+*Time* is that of a run relative to joint training of the same objective: epochs times the processor time of an epoch,
+where that was taken (one thread; runs that were not interrupted).
 """
 ABOUT = {
     "ocr": """\
@@ -61,7 +62,7 @@ vectors and part of speech; `blstm_` rows have one BiLSTM layer of 150 units ins
 
 
 def table(study: Study) -> Iterator[str]:
-    yield "| objective | procedure | test | paper | train | epochs | minutes | seeds | settings | date |"
+    yield "| objective | procedure | test | paper | train | epochs | time | seeds | settings | date |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     records, paper = study.records(), PAPER.get(study.name, {})
     for row in study.rows:
@@ -69,11 +70,12 @@ def table(study: Study) -> Iterator[str]:
             ones = [one for one in records if (one["row"], one["procedure"]) == (row, procedure)]
             for settings in dict.fromkeys(settings_of(one) for one in ones):
                 same = [one for one in ones if settings_of(one) == settings]
-                yield "| " + " | ".join(line(row, procedure, same, paper.get((row, procedure)), settings)) + " |"
+                time = relative_time(procedure, same, [one for one in records if one["row"] == row])
+                yield "| " + " | ".join(line(row, procedure, same, paper.get((row, procedure)), settings, time)) + " |"
 
 
 def line(
-    row: str, procedure: str, ones: Sequence[dict[str, Any]], paper: float | None, settings: str
+    row: str, procedure: str, ones: Sequence[dict[str, Any]], paper: float | None, settings: str, time: str
 ) -> tuple[str, ...]:
     return (
         TITLES[row],
@@ -82,11 +84,29 @@ def line(
         "" if paper is None else f"{paper}",
         spread([100 * one["train"] for one in ones]),
         spread([one["epochs"] for one in ones]),
-        spread([one["minutes"] for one in ones]),
+        time,
         ", ".join(str(one["seed"]) for one in ones),
         settings,
         max(one["date"] for one in ones),
     )
+
+
+def relative_time(procedure: str, ones: Sequence[dict[str, Any]], row: Sequence[dict[str, Any]]) -> str:
+    """How many times as long as joint training; an epoch of longer joint training costs the same."""
+    joint = [one for one in row if one["procedure"] == "joint" and settings_of(one) == settings_of(ones[0])]
+    joint = joint or [one for one in row if one["procedure"] == "joint"]
+    cost = an_epoch([one for one in row if one["procedure"] in ("joint", "joint_long")])
+    own = cost if procedure in ("joint", "joint_long") else an_epoch(ones)
+    if not joint or cost is None or own is None:
+        return ""
+    epochs = [statistics.fmean(one["epochs"] for one in some) for some in (ones, joint)]
+    return f"{own * epochs[0] / (cost * epochs[1]):.1f}"
+
+
+def an_epoch(ones: Sequence[dict[str, Any]]) -> float | None:
+    """Processor minutes of an epoch, of the runs whose time is known."""
+    timed = [one for one in ones if one.get("processor_minutes")]
+    return sum(one["processor_minutes"] for one in timed) / sum(one["epochs"] for one in timed) if timed else None
 
 
 def settings_of(one: dict[str, Any]) -> str:

@@ -133,10 +133,11 @@ def cells(study: Study, options: argparse.Namespace) -> Iterator[Cell]:
 def run(cell: Cell, options: argparse.Namespace) -> dict[str, object]:
     """Train, or go on, and evaluate; the record of the run."""
     study, out = cell.study, options.runs / cell.folder
-    began = time.perf_counter()
+    whole, began, spent = not (out / LAST).exists(), time.perf_counter(), time.process_time()
     done = train(compile_source(study.source(cell.procedure)), cell.request(options.root, out), Lines())
     if done.interrupted:
         raise SystemExit(130)
+    spent = time.process_time() - spent
     elapsed = float(read_checkpoint(out / LAST).state["elapsed"])
     test = evaluation(out, root=options.root, metrics=(study.metric,))
     seen = evaluation(out, root=options.root, metrics=(study.metric,), split="train")
@@ -144,7 +145,8 @@ def run(cell: Cell, options: argparse.Namespace) -> dict[str, object]:
     return {
         "row": cell.row, "procedure": cell.procedure, "seed": cell.seed, "lr": cell.lr, "alpha": cell.alpha,
         "batch": cell.batch, "optimizer": cell.optimizer, "epochs": len(done.history),
-        "minutes": round(elapsed / 60, 2), "test": test.values[study.metric],
+        "minutes": round(elapsed / 60, 2), "processor_minutes": round(spent / 60, 2) if whole else None,
+        "test": test.values[study.metric],
         "test_accuracy": test.values.get("accuracy"), "validation": best[f"validation.{study.metric}"],
         "train": seen.values[study.metric],
         "ratios": [record["ratio"] for record in done.history if "ratio" in record],

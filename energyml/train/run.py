@@ -128,6 +128,7 @@ def _train(
         "decode": str(compiled.model.choices.decode) if compiled.model.choices.decode else None,
         "data": request.data or str(compiled.model.choices.data),
     }
+    data.notes += _doubts(compiled, chosen)
     _check_metrics(data, request.metrics)
     _check_stages(stages, infer, model)
     folder = None
@@ -140,6 +141,17 @@ def _train(
     finally:
         if folder is not None:
             folder.release()
+
+
+def _doubts(compiled: Compiled, stages: Sequence[Selection]) -> list[str]:
+    """What is allowed and seldom meant."""
+    decoder, last = compiled.model.choices.decode, stages[-1].name
+    if decoder is not None and decoder.name == "marginal_argmax" and last == "ssvm":
+        return [
+            f"`decode {decoder}` reads probabilities, which `{last}` does not train: "
+            "without `decode` the best answer is taken"
+        ]
+    return []
 
 
 def _check_metrics(data: Data, names: Sequence[str]) -> None:

@@ -179,3 +179,11 @@ def test_a_backend_that_knows_no_best_answer_is_validated_by_its_marginals(tmp_p
     assert "validation.accuracy" in done.history[-1]
     assert str(decoder_for(done.model, "nll", "gibbs")).startswith("marginal_argmax")
     assert str(decoder_for(done.model, "nll", "exact")).startswith("map")
+
+
+@pytest.mark.parametrize(("objective", "noted"), [("ssvm", True), ("nll", False)])
+def test_marginals_of_a_model_that_trains_none_are_doubted(tmp_path: Path, objective: str, noted: bool) -> None:
+    spec = write_task(tmp_path, "epochs: 1")
+    spec.write_text(spec.read_text().replace("infer exact", "infer exact\ndecode marginal_argmax"))
+    done = run(spec, tmp_path / "run", train=objective)
+    assert any("`ssvm` does not train" in note for note in done.data.notes) == noted
