@@ -34,6 +34,8 @@ PAPER = {
         ("marginal_ce_mf", "offline_reg"): 97.0, ("marginal_ce", "unary"): 91.8,
     },
 }  # fmt: skip
+# What the paper, too, has for cross-entropy alone.
+FIRST_ROW_ONLY = ("unary", "joint_long", "constant", "temperature", "temperature_norm", "joint_sigmoid")
 HEAD = """# Scaling matters
 
 Shevchenko & Osokin 2019, trained by each procedure. Every run stops by the paper's plateau rule (appendix B). Settings
@@ -200,7 +202,9 @@ def main() -> None:
         if found:
             parts.append("\nBy seed, in per cent:\n\n" + "\n".join(f"- {one}" for one in found) + "\n")
         known = {(one["row"], one["procedure"]) for one in study.records()}
-        missing = [f"{TITLES[r]} {p}" for r in study.rows for p in study.procedures if (r, p) not in known]
+        first = next(iter(study.rows))
+        asked = [(r, p) for r in study.rows for p in study.procedures if r == first or p not in FIRST_ROW_ONLY]
+        missing = [f"{TITLES[row]} {procedure}" for row, procedure in asked if (row, procedure) not in known]
         if study is OCR:
             parts += figures()
         if missing:
