@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -23,20 +24,31 @@ class Conditioned:
     Attributes:
         form: Q, with rows of the identity where a position is observed or does not exist.
         rhs: [B, M, N], zero there.
-        constant: [B], the score of what is observed.
-        observed: [B, M, N], the observed values, zero elsewhere.
-        count: [B], how many cells are free.
         shape: the sizes of the field; those of the form may be others.
+        observed: [B, M, N], the observed values, zero elsewhere; `None` where nothing is.
+        of_observed: [B], the score of what is observed; 0 when `None`.
         kept: what was computed from it.
     """
 
     form: QuadraticForm
     rhs: Tensor
-    constant: Tensor
-    observed: Tensor
-    count: Tensor
     shape: Sizes
+    observed: Tensor | None = None
+    of_observed: Tensor | None = None
     kept: Remembered = field(default_factory=Remembered, repr=False)
+
+    @property
+    def constant(self) -> Tensor:
+        """[B]: the score of what is observed."""
+        return self.rhs.new_zeros(self.form.sizes.batch) if self.of_observed is None else self.of_observed
+
+    @cached_property
+    def count(self) -> Tensor:
+        """[B]: how many cells are free."""
+        sizes, present = self.form.sizes, self.form.present
+        if present is None:
+            return self.rhs.new_full((sizes.batch,), sizes.positions * sizes.channels)
+        return present.sum(1).to(self.rhs.dtype) * sizes.channels
 
     @property
     def has_free(self) -> bool:
@@ -57,13 +69,7 @@ def condition(form: QuadraticForm, linear: Tensor, observed: Tensor | None) -> C
         observed: [B, M, N] with NaN for free cells; nothing is observed when `None`.
     """
     if observed is None:
-        cells = linear.new_full((form.sizes.batch,), form.sizes.positions)
-        if form.present is not None:
-            cells = form.present.sum(1).to(linear.dtype)
-        zero = linear.new_zeros(1, 1, 1)
-        return Conditioned(
-            form, linear, linear.new_zeros(form.sizes.batch), zero, cells * form.sizes.channels, form.sizes
-        )
+        return Conditioned(form, linear, form.sizes)
     free = observed.isnan()
     # Looking at evidence waits for the device; without it channels could not be told apart.
     if form.sizes.channels > 1 and not observed.is_meta and bool((free != free[:, :1]).any()):
@@ -75,8 +81,7 @@ def condition(form: QuadraticForm, linear: Tensor, observed: Tensor | None) -> C
     constant = (values * (linear - 0.5 * product)).sum((1, 2))
     inner = form.given(free[:, 0])
     rhs = torch.where(inner.present.unsqueeze(1), linear - product, 0)  # type: ignore[union-attr]
-    count = inner.present.sum(1).to(linear.dtype) * form.sizes.channels  # type: ignore[union-attr]
-    return Conditioned(inner, rhs, constant, values, count, form.sizes)
+    return Conditioned(inner, rhs, form.sizes, values, constant)
 
 
 def _by_cell(

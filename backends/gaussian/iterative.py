@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -42,6 +44,20 @@ class Settings:
     native: bool = True
 
 
+# x, iterations, residual and whether negative curvature was met; the worst residual, NaN where more than it is to be
+# looked at.
+_Found: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, float]
+
+
+@lru_cache(maxsize=64)
+def _in_space(
+    offsets: tuple[tuple[int, ...], ...], shape: tuple[int, ...]
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]]:
+    """The directions and the shape of a grid of at most three axes, with axes of one cell put in front."""
+    lead = (0,) * (3 - len(shape))
+    return tuple(lead + offset for offset in offsets), (1,) * len(lead) + shape  # type: ignore[misc, return-value]
+
+
 class Iterative(Solver):
     """Conjugate gradients with a preconditioner; memory of a few fields."""
 
@@ -75,9 +91,12 @@ class Iterative(Solver):
         wanted = tol or self.settings.tol
         with torch.no_grad():
             found = self._compiled(rhs, wanted, start) if self._is_compiled(rhs) else self._plain(rhs, wanted, start)
-        x, iterations, residual, negative = found
-        self._last = Outcome(~negative & self._sound(), residual <= wanted * 1.01, residual, iterations)
-        return x, self._last
+        x, iterations, residual, negative, worst = found
+        fine = worst <= wanted * 1.01
+        definite = ~negative if fine else ~negative & self._sound()
+        converged = residual <= wanted * 1.01
+        self._last = Outcome(definite, converged, residual, iterations)
+        return x, Outcome(definite, converged, residual, iterations, seen_fine=fine)
 
     @property
     def outcome(self) -> Outcome:
@@ -89,7 +108,7 @@ class Iterative(Solver):
         own = self.form.own()
         return (own > 0).all(2).all(1).expand(self.form.sizes.batch)
 
-    def _plain(self, rhs: Tensor, tol: float, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _plain(self, rhs: Tensor, tol: float, start: Tensor | None) -> _Found:
         found = conjugate_gradients(
             self.form.multiply,
             rhs,
@@ -98,7 +117,7 @@ class Iterative(Solver):
             iterations=self.settings.iterations,
             start=start,
         )
-        return found.x, found.iterations, found.residual, found.negative
+        return found.x, found.iterations, found.residual, found.negative, math.nan
 
     def _is_compiled(self, rhs: Tensor) -> bool:
         form = self.form
@@ -115,24 +134,24 @@ class Iterative(Solver):
             and native.fields is not None
         )
 
-    def _compiled(self, rhs: Tensor, tol: float, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _compiled(self, rhs: Tensor, tol: float, start: Tensor | None) -> _Found:
         from energyml.backends.native import stencil as kernel
 
         grid = self.form.stencil
         assert grid is not None
-        lead = 3 - len(grid.shape)
+        offsets, shape = _in_space(grid.offsets, grid.shape)
         found = kernel.solve(
             rhs,
             self.form.own(),
             grid.weights,
-            tuple((0,) * lead + offset for offset in grid.offsets),  # type: ignore[misc]
-            (1,) * lead + grid.shape,  # type: ignore[arg-type]
+            offsets,
+            shape,
             tol=tol,
             iterations=self.settings.iterations,
             preconditioner="none" if self.settings.preconditioner == "none" else "jacobi",
             start=start,
         )
-        return found.x, found.iterations, found.residual, found.negative
+        return found.x, found.iterations, found.residual, found.negative, found.worst
 
     # ---------------------------------------------------------------------------------------------------- estimates
 

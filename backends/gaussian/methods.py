@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from torch import Tensor
 
 from energyml.backends.gaussian.banded import Banded, Blocks, grid_blocks, list_blocks
 from energyml.backends.gaussian.bases import Base, Diagonal, Transform
+from energyml.backends.gaussian.compiled import low_rank_solution
 from energyml.backends.gaussian.dense import Dense
 from energyml.backends.gaussian.iterative import Iterative, Settings
-from energyml.backends.gaussian.solver import Solver
+from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
 from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose, conjugate_gradients
@@ -54,7 +58,7 @@ class Methods:
             name,
             channels=form.sizes.channels,
             shape=shape,
-            rank=sum(part.values.shape[1] for part in form.vectors),
+            rank=sum(part.rank for part in form.vectors),
             stencil=stencil is not None,
             constant=stencil is not None and stencil.is_constant,
             aligned=stencil is None or all(sum(map(abs, offset)) == 1 for offset in stencil.offsets),
@@ -74,14 +78,31 @@ class Methods:
         if 0 in self.form.sizes:
             return Choice("diagonal", why="there are no cells")
         if self.policy.iterative:
-            return conjugate_gradients(self.facts)
-        return choose(self.facts, self.policy.budget, purpose)
+            return _iterative(self.facts)
+        return _chosen(self.facts, self.policy.budget, purpose)
+
+    def solution(self, rhs: Tensor, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
+        """Q⁻¹ rhs for fields [B, M, N] with implicit gradients, by the method for solving, and how it went.
+
+        Args:
+            rhs: the right-hand side.
+            start: [B, M, N], where an iterative method starts.
+        """
+        choice = self.choice("solve")
+        assert choice is not None
+        if choice.method == "woodbury" and choice.base == "diagonal" and self.policy.settings.native:
+            found = low_rank_solution(self.form, rhs)
+            if found is not None:
+                return found
+        return solved(self.solver(choice, attached=False), self.form, rhs, start)
 
     def solver(self, choice: Choice, *, attached: bool) -> Solver:
         """The solver of a choice, with or without gradients through its own algebra."""
         key = (choice, attached)
         if key not in self._made:
-            self._made[key] = self._make(choice, self.form if attached else self.form.detached())
+            # Conjugate gradients keep both forms, and iterate without gradients.
+            whole = attached or choice.method == "cg"
+            self._made[key] = self._make(choice, self.form if whole else self.form.detached())
         return self._made[key]
 
     def _make(self, choice: Choice, form: QuadraticForm) -> Solver:
@@ -105,5 +126,9 @@ class Methods:
             self.blocks = grid_blocks(form.stencil.shape, form.ridge.device)
         return Banded(form, self.blocks)
 
+
+# A training loop asks for the same fields again and again.
+_chosen = lru_cache(maxsize=256)(choose)
+_iterative = lru_cache(maxsize=256)(conjugate_gradients)
 
 __all__ = ["Methods", "Policy"]

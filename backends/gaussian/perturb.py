@@ -121,7 +121,7 @@ def _stacked(parts: list[Vectors]) -> Vectors:
     scaled = [part.values * part.strength.sqrt()[:, None, None] for part in parts]
     batch = max(one.shape[0] for one in scaled)
     values = torch.cat([one.expand(batch, -1, -1) for one in scaled], 1)
-    return replace(parts[0], values=values, strength=torch.ones_like(parts[0].strength[:1]))
+    return Vectors(values, torch.ones_like(parts[0].strength[:1]), parts[0].within, parts[0].across)
 
 
 __all__ = ["Perturbation"]

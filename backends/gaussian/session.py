@@ -15,7 +15,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from energyml.backend import Problem, QueryRefused, Session
 from energyml.backends.gaussian.conditioning import Conditioned, condition
 from energyml.backends.gaussian.methods import Methods, Policy
-from energyml.backends.gaussian.solver import Outcome, Solver, solved
+from energyml.backends.gaussian.solver import Outcome, Solver
 from energyml.backends.gaussian.status import not_finite
 from energyml.backends.gaussian.status import problem as problem_of
 from energyml.bind.conditionals import field_conditionals
@@ -69,7 +69,9 @@ class Field:
 
     def given(self, observed: Any) -> Conditioned:
         """The field given observed values by field; NaN leaves a cell free."""
-        linear = self.linear.linear(self.problem.env).reshape(self.form.sizes)
+        linear, sizes = self.linear.linear(self.problem.env), self.form.sizes
+        if linear.shape[1:] != sizes[1:]:
+            linear = linear.reshape(sizes)
         values = observed.get(self.variable.name)
         if values is not None and values.device.type == "cpu" and bool(values.isinf().any()):
             raise QueryRefused(
@@ -89,13 +91,10 @@ class Field:
         """The best value of the free cells [B, M, N], zero elsewhere, and how finding it went."""
 
         def make() -> tuple[Tensor, Outcome]:
-            methods = self.methods(system)
-            choice = methods.choice("solve")
-            assert choice is not None
             start = self.problem.start.get(self.variable.name) if system is self.system else None
             if start is not None:
                 start = system.inside(self.to_cells(start.detach()).reshape(system.form.sizes))
-            return solved(methods.solver(choice, attached=False), system.form, system.rhs, start)
+            return self.methods(system).solution(system.rhs, start)
 
         found: tuple[Tensor, Outcome] = system.kept.once("solution", make)
         return found
@@ -197,7 +196,8 @@ class FieldSession(Session):
         found, how = {}, []
         for name, field in self.fields.items():
             x, outcome = field.solution(field.system)
-            found[name] = field.from_cells(_sound(x, outcome) + field.system.observed)
+            x, observed = _sound(x, outcome), field.system.observed
+            found[name] = field.from_cells(x if observed is None else x + observed)
             how.append((field, field.system, outcome))
         return found, how
 
@@ -400,7 +400,7 @@ class FieldSession(Session):
 
 def _sound(x: Tensor, outcome: Outcome) -> Tensor:
     """Fields [B, M, N], NaN where the matrix of an example is not positive definite."""
-    if x.device.type == "cpu" and bool(outcome.definite.all()):
+    if outcome.seen_fine or (x.device.type == "cpu" and bool(outcome.definite.all())):
         return x
     return x.masked_fill(~outcome.definite[:, None, None], float("nan"))
 

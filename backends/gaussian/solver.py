@@ -29,6 +29,7 @@ class Outcome:
         iterations: [B]; `None` for direct methods.
         answer: what was found: numbers that are not finite show that the input had some.
         condition: [B] about the condition number of the matrix, where a factor shows it.
+        seen_fine: whether a kernel saw already that nothing points at a problem.
     """
 
     definite: Tensor
@@ -37,6 +38,7 @@ class Outcome:
     iterations: Tensor | None = None
     answer: Tensor | None = None
     condition: Tensor | None = None
+    seen_fine: bool = False
 
     def both(self, other: Outcome) -> Outcome:
         """The worse of two, for iterative methods that solve several times."""
@@ -57,6 +59,8 @@ class Outcome:
 
     def is_fine(self) -> bool:
         """Whether nothing points at a problem; waits for the device."""
+        if self.seen_fine:
+            return True
         if not bool(self.definite.all()) or not (self.converged is None or bool(self.converged.all())):
             return False
         inexact = self.inexact()
@@ -172,4 +176,4 @@ def solved(solver: Solver, form: QuadraticForm, rhs: Tensor, start: Tensor | Non
     return x, outcome
 
 
-__all__ = ["Normal", "Outcome", "Solver", "solved"]
+__all__ = ["LEAST", "Normal", "Outcome", "Solver", "solved"]

@@ -7,6 +7,7 @@ magnitude.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ LARGEST = 2**26
 _FORWARD, _BACKWARD, _BOTH = range(3)
 _LANES = {torch.float32: 8, torch.float64: 4}
 # Weights of the usual loss, a sum of negative log-likelihoods: of the scores of labels, and of log-partitions.
-_USUAL = {dtype: torch.tensor([-1.0, 1.0], dtype=dtype, device="cpu") for dtype in _LANES}
+_USUAL = {torch.float32: array("f", (-1.0, 1.0)), torch.float64: array("d", (-1.0, 1.0))}
 
 
 def serves(unary: Tensor, pair: Tensor) -> bool:
@@ -194,7 +195,8 @@ class _Run:
         by_pair = torch.empty_like(self.pair) if pairs else None
         if weight is None:
             usual = _USUAL[self.unary.dtype]
-            own, minus, stride = usual.data_ptr(), usual.data_ptr() + usual.element_size(), 0
+            own, stride = usual.buffer_info()[0], 0
+            minus = own + usual.itemsize
         else:
             opposite = -weight
             own, minus, stride = weight.data_ptr(), opposite.data_ptr(), weight.stride(0)

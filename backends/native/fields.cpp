@@ -1,4 +1,4 @@
-// Native kernels for Gaussian fields on grids, as a module over plain pointers: the caller owns every buffer.
+// Native kernels for Gaussian fields on grids and with low-rank couplings, as a module over plain pointers: the caller owns every buffer.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "fields_solve.h"
+#include "fields_woodbury.h"
 
 namespace energyml {
 
@@ -24,14 +25,27 @@ template <class T> struct Fields {
     bool constant;
 
     int64_t count() const { return examples * channels; }
+    bool flat() const { return !constant && grid.width <= FLAT_WIDTH && !grid.directions.empty(); }
+    // Whether the diagonal without the weights is positive in all systems.
+    bool positive() const {
+        const int64_t cells = varying_diagonal ? grid.cells : 1;
+        for (int64_t example = 0; example < (diagonal_example ? examples : 1); ++example)
+            for (int64_t channel = 0; channel < (diagonal_channel ? channels : 1); ++channel) {
+                const T* here = diagonal + example * diagonal_example + channel * diagonal_channel;
+                bool fine = true;
+                for (int64_t i = 0; i < cells; ++i) fine &= here[i] > 0;
+                if (!fine) return false;
+            }
+        return true;
+    }
     Matrix<T> matrix(int64_t number, const T* zeros) const {
         const int64_t example = number / channels, channel = number % channels;
         return {&grid, diagonal + example * diagonal_example + channel * diagonal_channel, varying_diagonal,
-                weights + example * weights_example, weights_direction, constant, zeros};
+                weights + example * weights_example, weights_direction, constant, zeros, nullptr};
     }
 };
 
-// What is asked of all systems, and where the answers go; fields [examples, channels, cells], the others [examples, channels].
+// What is asked of all systems, and where the answers go: fields [examples, channels, cells].
 template <class T> struct Wanted {
     const T* rhs;
     const T* start;  // or null
@@ -39,9 +53,7 @@ template <class T> struct Wanted {
     double tolerance;
     int64_t most;
     bool jacobi;
-    int64_t* iterations;
-    double* residual;
-    uint8_t* negative;
+    Found* found;  // [examples, channels]
 };
 
 // Memory in large pages where the system has them: touching it for the first time is then hundreds of times cheaper.
@@ -67,16 +79,18 @@ class Memory {
 // What one solve at a time works in.
 template <class T> class Room {
   public:
-    Room(const Grid& grid, bool jacobi)
-        : memory_(2 * grid.pieces * sizeof(Sums) + 3 * bytes(grid, sizeof(T)) + (jacobi ? bytes(grid, sizeof(float)) : 0)) {
-        char* next = memory_.data();
-        sums_ = reinterpret_cast<Sums*>(next);
-        next += 2 * grid.pieces * sizeof(Sums);
-        for (T** one : {&vectors_.r, &vectors_.p, &vectors_.s}) {
-            *one = reinterpret_cast<T*>(next);
-            next += bytes(grid, sizeof(T));
-        }
-        vectors_.inverse = jacobi ? reinterpret_cast<float*>(next) : nullptr;
+    Room(const Grid& grid, bool jacobi, bool flat) : memory_(size(grid, jacobi, flat)) {
+        next_ = memory_.data();
+        if (!next_) return;
+        const int64_t beside = flat ? grid.reach : 0;
+        sums_ = take<Sums>(2 * grid.pieces);
+        vectors_.r = take<T>(grid.cells);
+        vectors_.s = take<T>(grid.cells);
+        vectors_.p = bordered(take<T>(grid.cells + 2 * beside), grid.cells, beside);
+        vectors_.inverse = jacobi ? take<float>(grid.cells) : nullptr;
+        vectors_.flat = flat ? take<T>(flat_size(grid)) : nullptr;
+        if (flat)
+            for (size_t d = 0; d < grid.directions.size(); ++d) bordered(vectors_.flat + d * (grid.cells + 2 * beside), grid.cells, beside);
     }
     bool fine() const { return memory_.data() != nullptr; }
 
@@ -91,14 +105,29 @@ template <class T> class Room {
         const Found found = Solver<T>(system, vectors, sums_, member).run(inverted);
         if (inverted) holds = system.matrix;
         if (member.rank) return;
-        wanted.iterations[number] = found.iterations;
-        wanted.residual[number] = found.residual;
-        wanted.negative[number] = found.negative;
+        wanted.found[number] = found;
     }
 
   private:
     // Lines more than needed: arrays at equal distances from pages would compete for the same places in the cache.
-    static size_t bytes(const Grid& grid, size_t size) { return round_up(grid.cells * size, 64) + 9 * 64; }
+    static size_t bytes(int64_t count, size_t size) { return round_up(count * size, 64) + 9 * 64; }
+    static int64_t flat_size(const Grid& grid) { return static_cast<int64_t>(grid.directions.size()) * (grid.cells + 2 * grid.reach); }
+    static size_t size(const Grid& grid, bool jacobi, bool flat) {
+        return bytes(2 * grid.pieces, sizeof(Sums)) + 2 * bytes(grid.cells, sizeof(T)) + bytes(grid.cells + (flat ? 2 * grid.reach : 0), sizeof(T)) +
+               (jacobi ? bytes(grid.cells, sizeof(float)) : 0) + (flat ? bytes(flat_size(grid), sizeof(T)) : 0);
+    }
+    template <class One> One* take(int64_t count) {
+        One* here = reinterpret_cast<One*>(next_);
+        next_ += bytes(count, sizeof(One));
+        return here;
+    }
+    // The middle of an array, with zeros on either side.
+    static T* bordered(T* array, int64_t count, int64_t beside) {
+        std::fill(array, array + beside, T{});
+        std::fill(array + beside + count, array + 2 * beside + count, T{});
+        return array + beside;
+    }
+    char* next_;
     Memory memory_;
     Vectors<T> vectors_{};
     Sums* sums_;
@@ -115,7 +144,7 @@ template <class T> static bool solve_all(const Fields<T>& fields, const Wanted<T
 #pragma omp parallel num_threads(busy) if (busy > 1)
 #endif
         {
-            const Room<T> room(fields.grid, wanted.jacobi);
+            const Room<T> room(fields.grid, wanted.jacobi, fields.flat());
             Matrix<T> holds{};
             if (!room.fine()) fine = false;
 #ifdef _OPENMP
@@ -126,7 +155,7 @@ template <class T> static bool solve_all(const Fields<T>& fields, const Wanted<T
         }
     }
     if (apart == fields.count() || !fine) return fine;
-    const Room<T> room(fields.grid, wanted.jacobi);
+    const Room<T> room(fields.grid, wanted.jacobi, fields.flat());
     if (!room.fine()) return false;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(team) if (team > 1)
@@ -182,7 +211,7 @@ template <class T> static Fields<T> read_fields(Arguments& take) {
     return fields;
 }
 
-template <class T> static bool read_and_solve(Arguments take) {
+template <class T> static bool read_and_solve(Arguments take, double& worst) {
     const Fields<T> fields = read_fields<T>(take);
     Wanted<T> wanted;
     wanted.rhs = take.pointer<const T*>();
@@ -191,32 +220,48 @@ template <class T> static bool read_and_solve(Arguments take) {
     wanted.tolerance = take.real();
     wanted.most = take.number();
     wanted.jacobi = take.number() != 0;
-    wanted.iterations = take.pointer<int64_t*>();
-    wanted.residual = take.pointer<double*>();
-    wanted.negative = take.pointer<uint8_t*>();
+    auto* const iterations = take.pointer<int64_t*>();
+    auto* const residual = take.pointer<double*>();
+    auto* const negative = take.pointer<uint8_t*>();
     const int threads = static_cast<int>(take.number());
     const int team = static_cast<int>(take.number());
     if (PyErr_Occurred()) return true;
     bool fine = true;
+    std::vector<Found> found(fields.count());
+    wanted.found = found.data();
     Py_BEGIN_ALLOW_THREADS
     fine = solve_all<T>(fields, wanted, threads, team);
+    worst = fields.positive() ? 0.0 : std::numeric_limits<double>::quiet_NaN();
     Py_END_ALLOW_THREADS
+    for (int64_t example = 0; example < fields.examples; ++example) {
+        Found most{0, 0.0, false};
+        for (const Found* one = found.data() + example * fields.channels; one < found.data() + (example + 1) * fields.channels; ++one) {
+            most.iterations = std::max(most.iterations, one->iterations);
+            most.residual = one->residual <= most.residual ? most.residual : one->residual;  // not a number stays
+            most.negative |= one->negative;
+        }
+        iterations[example] = most.iterations;
+        residual[example] = most.residual;
+        negative[example] = most.negative;
+        const double here = most.negative ? std::numeric_limits<double>::quiet_NaN() : most.residual;
+        worst = here <= worst || std::isnan(worst) ? worst : here;
+    }
     return fine;
 }
 
 // solve(double?, planes, rows, width, offsets, directions, B, M, diagonal, diagonal_example, diagonal_channel, varying_diagonal?, weights,
 //       weights_example, weights_direction, constant?, rhs, start, x, tolerance, most, jacobi?, iterations, residual, negative, threads,
-//       team)
+//       team) -> the worst residual, NaN where something is not finite, a matrix not positive definite, or the given diagonal not positive
 static PyObject* solve(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (n != 1 + OF_FIELDS + 11) {
         PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", 1 + OF_FIELDS + 11, n);
         return nullptr;
     }
     Arguments take{args};
-    const bool fine = take.number() ? read_and_solve<double>(take) : read_and_solve<float>(take);
+    double worst = 0;
+    const bool fine = take.number() ? read_and_solve<double>(take, worst) : read_and_solve<float>(take, worst);
     if (PyErr_Occurred()) return nullptr;
-    if (!fine) return PyErr_NoMemory();
-    Py_RETURN_NONE;
+    return fine ? PyFloat_FromDouble(worst) : PyErr_NoMemory();
 }
 
 template <class T> static void read_and_multiply(Arguments take) {
@@ -245,9 +290,87 @@ static PyObject* multiply(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Py_RETURN_NONE;
 }
 
+static constexpr Py_ssize_t OF_LOW_RANK = 16;
+
+template <class T> static LowRank<T> read_low_rank(Arguments& take) {
+    return {take.number(), take.number(), take.number(), take.number(), take.pointer<const T*>(), take.number() != 0,
+            take.pointer<const T*>(), take.number(), take.pointer<const T*>(), take.number(), take.real(), take.real(),
+            take.real(), take.real(), take.pointer<const uint8_t*>(), static_cast<int>(take.number())};
+}
+
+// Run without the interpreter's lock; false when memory ran out.
+template <class Work> static bool unlocked(const Work& work) {
+    if (PyErr_Occurred()) return true;
+    bool fine = true;
+    Py_BEGIN_ALLOW_THREADS
+    try {
+        work();
+    } catch (const std::bad_alloc&) {
+        fine = false;
+    }
+    Py_END_ALLOW_THREADS
+    return fine;
+}
+
+template <class T> static bool read_and_couple(Arguments take, double& worst) {
+    const LowRank<T> batch = read_low_rank<T>(take);
+    const T* rhs = take.pointer<const T*>();
+    const Solutions<T> answer{take.pointer<T*>(), take.pointer<double*>(), take.pointer<uint8_t*>(), take.pointer<T*>()};
+    return unlocked([&] { worst = woodbury_forward<T>(batch, rhs, answer); });
+}
+
+// couple(double?, B, M, N, K, vectors, shared?, ridge, ridge_stride, strength, strength_stride, gain, share, within, across, present, threads,
+//        rhs, x, kept, definite, condition) -> the worst condition number, NaN where something is wrong
+static PyObject* couple(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (n != 1 + OF_LOW_RANK + 5) {
+        PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", 1 + OF_LOW_RANK + 5, n);
+        return nullptr;
+    }
+    Arguments take{args};
+    double worst = 0;
+    const bool fine = take.number() ? read_and_couple<double>(take, worst) : read_and_couple<float>(take, worst);
+    if (PyErr_Occurred()) return nullptr;
+    return fine ? PyFloat_FromDouble(worst) : PyErr_NoMemory();
+}
+
+template <class T> static bool read_and_differentiate(Arguments take) {
+    const LowRank<T> batch = read_low_rank<T>(take);
+    const T *back = take.pointer<const T*>(), *x = take.pointer<const T*>();
+    const double* kept = take.pointer<const double*>();
+    const Gradients<T> out{take.pointer<T*>(), take.pointer<T*>(), take.pointer<double*>(), take.pointer<double*>()};
+    return unlocked([&] { woodbury_backward<T>(batch, back, x, kept, out); });
+}
+
+// couple_backward(double?, ... as for couple ..., back, x, kept, of_rhs, of_vectors, of_ridge, of_strength)
+static PyObject* couple_backward(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (n != 1 + OF_LOW_RANK + 7) {
+        PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", 1 + OF_LOW_RANK + 7, n);
+        return nullptr;
+    }
+    Arguments take{args};
+    const bool fine = take.number() ? read_and_differentiate<double>(take) : read_and_differentiate<float>(take);
+    if (PyErr_Occurred()) return nullptr;
+    if (!fine) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+// kept_size(K, M)
+static PyObject* kept_size(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (n != 2) {
+        PyErr_Format(PyExc_TypeError, "expected 2 arguments, found %zd", n);
+        return nullptr;
+    }
+    Arguments take{args};
+    const int64_t rank = take.number(), channels = take.number();
+    return PyErr_Occurred() ? nullptr : PyLong_FromLongLong(Capacities::size(rank, channels));
+}
+
 static PyMethodDef methods[] = {
     {"solve", reinterpret_cast<PyCFunction>(solve), METH_FASTCALL, "Conjugate gradients on systems of a batch."},
     {"multiply", reinterpret_cast<PyCFunction>(multiply), METH_FASTCALL, "Products with the matrices of a batch."},
+    {"couple", reinterpret_cast<PyCFunction>(couple), METH_FASTCALL, "Solves with low-rank couplings of a batch."},
+    {"couple_backward", reinterpret_cast<PyCFunction>(couple_backward), METH_FASTCALL, "The gradients of `couple`."},
+    {"kept_size", reinterpret_cast<PyCFunction>(kept_size), METH_FASTCALL, "Numbers that `couple` keeps for an example."},
     {nullptr, nullptr, 0, nullptr}};
 
 static PyModuleDef module = {

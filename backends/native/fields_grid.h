@@ -19,6 +19,7 @@ constexpr int64_t MOST_DIRECTIONS = 64;
 constexpr int64_t PIECE = 1024;     // cells of whole rows that are worked on together: what they need fits the nearest cache
 constexpr int64_t LONG_ROW = 4096;  // longer rows are cut into parts
 constexpr int64_t RUN = 8;          // vectors between two calls of a sink's `settle`
+constexpr int64_t FLAT_WIDTH = 512;  // grids of rows no longer than this are solved with flat weights
 
 // Edges from each cell to the one at an offset; their weights are in one of the weight arrays.
 struct Direction {
@@ -68,14 +69,19 @@ template <class T> struct Matrix {
     int64_t stride;
     bool constant;
     const T* zeros;  // as long as a row: the weights towards rows outside the grid
+    // Or null.  Weights in the order of the grid's directions, zero where an edge leaves the grid: then the ends of rows need no care, and
+    // a product runs over all cells as over one row, if the field goes on for `reach` numbers on either side, finite ones.
+    const T* flat = nullptr;
 
+    int64_t flat_stride() const { return grid->cells + 2 * grid->reach; }
     const T* of(const Direction& direction) const { return weights + direction.weights * stride; }
 };
 
 // A row with its neighbours on either end of each direction.  Where there is none, the row is its own neighbour with weights 0.
 template <class T, class A, int D, bool CONSTANT> class Row {
   public:
-    INLINE Row(const Matrix<T>& matrix, const T* field, int64_t row) : grid_(*matrix.grid), varying_(matrix.varying_diagonal) {
+    INLINE Row(const Matrix<T>& matrix, const T* field, int64_t row)
+        : grid_(*matrix.grid), varying_(matrix.varying_diagonal), width_(grid_.width), margin_(grid_.margin) {
         const int64_t plane = row / grid_.rows, line = row % grid_.rows, base = row * grid_.width;
         own_ = field + base;
         diagonal_ = matrix.varying_diagonal ? matrix.diagonal + base : matrix.diagonal;
@@ -95,10 +101,23 @@ template <class T, class A, int D, bool CONSTANT> class Row {
         }
     }
 
+    // All rows as one, by flat weights.
+    INLINE Row(const Matrix<T>& matrix, const T* field)
+        : grid_(*matrix.grid), varying_(matrix.varying_diagonal), width_(grid_.cells), margin_(0), own_(field), diagonal_(matrix.diagonal) {
+        static_assert(!CONSTANT);
+        for (int64_t d = 0; d < count(); ++d) {
+            const int64_t distance = grid_.directions[d].distance;
+            ahead_[d] = own_ + distance;
+            behind_[d] = own_ - distance;
+            ahead_weights_[d] = matrix.flat + d * matrix.flat_stride() + grid_.reach;
+            behind_weights_[d] = ahead_weights_[d] - distance;
+        }
+    }
+
     // The product on cells [first, last) of the row, vector by vector, handed to the sink with the cells themselves.
     template <class Sink> INLINE void multiply(int64_t first, int64_t last, Sink& sink) const {
         constexpr int lanes = Lanes<A>::count;
-        int64_t from = std::max(first, grid_.margin), to = std::min(last, grid_.width - grid_.margin);
+        int64_t from = std::max(first, margin_), to = std::min(last, width_ - margin_);
         if (to - from < lanes) from = to = last;
         const V<A> every = all<A>(1);
         int64_t x = from;
@@ -137,8 +156,8 @@ template <class T, class A, int D, bool CONSTANT> class Row {
         A value = own * static_cast<A>(varying_ ? diagonal_[x] : *diagonal_);
         for (int64_t d = 0; d < count(); ++d) {
             const int64_t shift = grid_.directions[d].cells;
-            if (x + shift >= 0 && x + shift < grid_.width) value += (own - ahead_[d][x]) * ahead_weight(d, x);
-            if (x - shift >= 0 && x - shift < grid_.width) value += (own - behind_[d][x]) * behind_weight(d, x);
+            if (x + shift >= 0 && x + shift < width_) value += (own - ahead_[d][x]) * ahead_weight(d, x);
+            if (x - shift >= 0 && x - shift < width_) value += (own - behind_[d][x]) * behind_weight(d, x);
         }
         sink.cell(own_ + x, own, value);
     }
@@ -158,6 +177,7 @@ template <class T, class A, int D, bool CONSTANT> class Row {
     static constexpr int64_t ROOM = D ? D : MOST_DIRECTIONS;
     const Grid& grid_;
     const bool varying_;
+    const int64_t width_, margin_;
     const T* own_;
     const T* diagonal_;
     const T* ahead_[ROOM];
@@ -172,6 +192,8 @@ template <class T, class A, int D, bool CONSTANT> class Row {
 template <class A, int D, bool CONSTANT, class T, class Sink>
 INLINE void multiply_piece(const Matrix<T>& matrix, const T* field, int64_t piece, Sink& sink) {
     const Grid& grid = *matrix.grid;
+    if constexpr (!CONSTANT)
+        if (matrix.flat) return Row<T, A, D, false>(matrix, field).multiply(grid.start(piece), grid.start(piece + 1), sink);
     if (grid.parts > 1) {
         const int64_t first = piece % grid.parts * LONG_ROW;
         Row<T, A, D, CONSTANT>(matrix, field, piece / grid.parts).multiply(first, std::min(first + LONG_ROW, grid.width), sink);
@@ -197,6 +219,25 @@ template <class A, class T, class Sink> INLINE void multiply_piece(const Matrix<
         case 8: return multiply_piece<A, 4, false>(matrix, field, piece, sink);
         case 9: return multiply_piece<A, 4, true>(matrix, field, piece, sink);
         default: return multiply_any_piece<A>(matrix, field, piece, sink);
+    }
+}
+
+// Flat weights of one piece.
+template <class T> inline void flatten(const Matrix<T>& matrix, int64_t piece, T* flat) {
+    const Grid& grid = *matrix.grid;
+    const int64_t begin = grid.start(piece), end = grid.start(piece + 1);
+    for (const Direction& to : grid.directions) {
+        T* out = flat + (&to - grid.directions.data()) * matrix.flat_stride() + grid.reach;
+        const T* weights = matrix.of(to);
+        for (int64_t base = begin; base < end; base += grid.width) {
+            const int64_t row = base / grid.width, plane = row / grid.rows + to.planes, line = row % grid.rows + to.rows;
+            const bool inside = plane >= 0 && plane < grid.planes && line >= 0 && line < grid.rows;
+            const int64_t first = inside ? std::min(grid.width, std::max<int64_t>(0, -to.cells)) : grid.width;
+            const int64_t last = std::max(first, std::min(grid.width, grid.width - to.cells));
+            std::fill(out + base, out + base + first, T{});
+            std::copy(weights + base + first, weights + base + last, out + base + first);
+            std::fill(out + base + last, out + base + grid.width, T{});
+        }
     }
 }
 

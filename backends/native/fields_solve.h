@@ -37,6 +37,7 @@ template <class T> class Solver {
     // `sums`: two of them for each piece.  The team shares the vectors and the sums.
     Solver(const System<T>& system, const Vectors<T>& vectors, Sums* sums, Member member)
         : system_(system), grid_(*system.matrix.grid), vectors_(vectors), sums_(sums), member_(member) {
+        system_.matrix.flat = vectors.flat;
         first_ = grid_.pieces * member.rank / member.size;
         last_ = grid_.pieces * (member.rank + 1) / member.size;
         begin_ = grid_.start(first_);
@@ -74,6 +75,10 @@ template <class T> class Solver {
         // Below the rounding of the right-hand side itself, the recursion goes on for nothing.
         const double least = std::numeric_limits<T>::epsilon() / 8.0, target = std::max(wanted, least * least * norm);
         double before = std::numeric_limits<double>::infinity(), left = system_.start ? true_residual() : norm;
+        if (vectors_.flat && !inverted && left > wanted) {
+            for (int64_t piece = first_; piece < last_; ++piece) flatten<T>(system_.matrix, piece, vectors_.flat);
+            member_.wait();
+        }
         if (system_.jacobi && !inverted && left > wanted) inverted = invert();
         bool negative = system_.jacobi && !inverted && left > wanted;
         int64_t steps = 0;

@@ -32,6 +32,7 @@ template <class T> struct Vectors {
     T* p;            // the direction of search
     T* s;            // Q p
     float* inverse;  // of the matrix's diagonal
+    T* flat;         // weights, or null
 };
 
 // A sum of products in double precision.  Those of floats are added up in float for a run of vectors: eight to a lane, which rounds no
@@ -216,7 +217,9 @@ template <class T> INLINE Sums prepare(const System<T>& system, const Vectors<T>
 
 template <class T> INLINE Sums residual(const System<T>& system, const Vectors<T>& vectors, int64_t piece) {
     Residual<T> sink{vectors.x, system.rhs, vectors.r, system.scale};
-    multiply_any_piece<double>(system.matrix, static_cast<const T*>(vectors.x), piece, sink);
+    Matrix<T> matrix = system.matrix;
+    matrix.flat = nullptr;  // x does not go on beyond its ends
+    multiply_any_piece<double>(matrix, static_cast<const T*>(vectors.x), piece, sink);
     Sums sums{};
     sums.rr = sink.cells + horizontal_sum<double>(sink.sum.sum);
     return sums;

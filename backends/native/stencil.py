@@ -40,12 +40,15 @@ class Solved:
         residual: [B] float64: |b - Q x| / |b| of the worst channel, from a product in float64; NaN where something is
             not finite.
         negative: [B] bool: whether p'Qp <= 0 was met for some p, hence the matrix is not positive definite.
+        worst: the largest residual; NaN where something is not finite, a matrix not positive definite, or a number of
+            `diag` not positive.
     """
 
     x: Tensor
     iterations: Tensor
     residual: Tensor
     negative: Tensor
+    worst: float
 
 
 def available() -> bool:
@@ -101,23 +104,19 @@ def solve(
         if start.shape != rhs.shape or not serves(rhs, start):
             raise ValueError(f"start: takes {_described(rhs)} on the CPU like rhs, found {_described(start)}")
         start = start.detach().contiguous()
-    batch, channels, cells = rhs.shape
+    batch, _, cells = rhs.shape
     x = torch.empty_like(system.field)
-    steps = torch.zeros(batch, channels, dtype=torch.int64)
-    residual = torch.zeros(batch, channels, dtype=torch.float64)
-    negative = torch.zeros(batch, channels, dtype=torch.bool)
+    make = torch.empty if x.numel() > 0 else torch.zeros
+    steps, residual = make(batch, dtype=torch.int64), make(batch, dtype=torch.float64)
+    negative, worst = make(batch, dtype=torch.bool), 0.0
     if x.numel() > 0:
         threads, team = _threads(x.numel(), SOLVES_WORTH_A_THREAD), _threads(cells, SHARES_WORTH_A_THREAD)
-        system.kernels.solve(
+        worst = system.kernels.solve(
             *system.arguments, system.field.data_ptr(), 0 if start is None else start.data_ptr(), x.data_ptr(),
             float(tol), iterations, int(preconditioner == "jacobi"), steps.data_ptr(), residual.data_ptr(),
             negative.data_ptr(), threads, team,
         )  # fmt: skip
-    if channels == 1:
-        return Solved(x, steps[:, 0], residual[:, 0], negative[:, 0])
-    if channels == 0:
-        return Solved(x, steps.sum(1), residual.sum(1), negative.any(1))
-    return Solved(x, steps.amax(1), residual.amax(1), negative.any(1))
+    return Solved(x, steps, residual, negative, worst)
 
 
 def multiply(x: Tensor, diag: Tensor, weights: Tensor, offsets: Offsets, shape: Shape) -> Tensor:

@@ -9,6 +9,7 @@ from benchmarks.gaussian import results
 from benchmarks.gaussian.ours import BACKWARD, FORWARD
 
 Row = dict[str, Any]
+ALONE = "energyml, solver alone"
 AS_SCIPY, FASTER_THAN_OPERATOR, FASTER_OF_MANY, GRID, BUFFERS = 1.3, 3.0, 3.0, 3.0, 12.0
 
 
@@ -21,19 +22,25 @@ def place(row: Row) -> str:
     return f"{side}², {what}, batch {batch}{more}, {row['task']}"
 
 
-def _ratio(row: Row, peer: str) -> tuple[float | None, str]:
-    """Peer over ours, and a note."""
+def _ratio(row: Row, peer: str, alone: bool) -> tuple[float | None, str]:
+    """Peer over ours, and a note; `alone`: over our solver on the matrix that the peer is given.
+
+    Peer and solver alone were each paired with the whole, so theirs is the ratio of two medians.
+    """
     found = row["peers"].get(peer)
+    if alone and found is not None:
+        solver = row["peers"].get(ALONE)
+        return (None, "not measured") if solver is None else (found[1] / solver[1], "")
     if found is None:
         return None, row["refused"].get(peer, "not measured")
     taken = row["iterations"].get(peer)
     return found[1], f"{found[3]:.3g} against {found[4]:.3g} ms" + (f", {max(taken)} iterations" if taken else "")
 
 
-def _readings(rows: list[Row], peer: str, bar: float, least: bool = True) -> tuple[Reading, ...]:
+def _readings(rows: list[Row], peer: str, bar: float, least: bool = True, alone: bool = False) -> tuple[Reading, ...]:
     made = []
     for row in rows:
-        value, note = _ratio(row, peer)
+        value, note = _ratio(row, peer, alone)
         if value is not None and not least:
             value = 1 / value
         made.append(Reading(place(row), value, bar, least, note))
@@ -42,6 +49,11 @@ def _readings(rows: list[Row], peer: str, bar: float, least: bool = True) -> tup
 
 def all_bars() -> list[Bar]:
     """Every bar; one without results has no readings."""
+    return [bar for bar, _ in judgements()]
+
+
+def judgements() -> list[tuple[Bar, Bar | None]]:
+    """Every bar, and for solves of one example the same of the solver alone: equal work, on the matrix of the peers."""
     rows = [row for row in results.load("lowrank")["rows"] if row["spectrum"] == "decaying" and row["task"] == BACKWARD]
     single, many = ([row for row in rows if (row["size"][2] > 1) == big] for big in (False, True))
     grids = [row for row in results.load("grids")["rows"] if row["task"] == FORWARD]
@@ -51,16 +63,20 @@ def all_bars() -> list[Bar]:
         for row in memory
     )
     varying, constant = ([row for row in grids if row["constant"] == even] for even in (False, True))
+
+    def of(name: str, rows: list[Row], bar: float, least: bool = True) -> tuple[Bar, Bar | None]:
+        command = "lowrank" if "low rank" in name else "grids"
+        one_example = [row for row in rows if row["size"][2] == 1]
+        alone = Bar(f"{name}, solver alone", command, _readings(one_example, "scipy", bar, least, alone=True))
+        return Bar(name, command, _readings(rows, "scipy", bar, least)), alone if one_example else None
+
+    operator = Bar("low rank, forward + backward: at least 3 times faster than linear_operator's CG", "lowrank",
+                   _readings(rows, "linear_operator", FASTER_THAN_OPERATOR))  # fmt: skip
     return [
-        Bar("low rank, forward + backward, batch 1: at most 1.3 times scipy's two bare solves", "lowrank",
-            _readings(single, "scipy", AS_SCIPY, False)),
-        Bar("low rank, forward + backward: at least 3 times faster than linear_operator's CG", "lowrank",
-            _readings(rows, "linear_operator", FASTER_THAN_OPERATOR)),
-        Bar("low rank, forward + backward, batch 16: at least 3 times faster than scipy", "lowrank",
-            _readings(many, "scipy", FASTER_OF_MANY)),
-        Bar("grids, one solve by cg: at least 3 times faster than scipy's CG", "grids",
-            _readings(varying, "scipy", GRID)),
-        Bar("constant grids, one solve by `exact`: at least 3 times faster than scipy's CG", "grids",
-            _readings(constant, "scipy", GRID)),
-        Bar("memory of forward + backward: at most 12 fields beyond inputs and gradients", "memory", buffers),
-    ]  # fmt: skip
+        of("low rank, forward + backward, batch 1: at most 1.3 times scipy's two bare solves", single, AS_SCIPY, False),
+        (operator, None),
+        of("low rank, forward + backward, batch 16: at least 3 times faster than scipy", many, FASTER_OF_MANY),
+        of("grids, one solve by cg: at least 3 times faster than scipy's CG", varying, GRID),
+        of("constant grids, one solve by `exact`: at least 3 times faster than scipy's CG", constant, GRID),
+        (Bar("memory of forward + backward: at most 12 fields beyond inputs and gradients", "memory", buffers), None),
+    ]

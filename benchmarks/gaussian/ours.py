@@ -11,7 +11,6 @@ from torch import Tensor
 from benchmarks.gaussian.cases import Case
 from energyml.backends.gaussian.iterative import Settings
 from energyml.backends.gaussian.methods import Methods, Policy
-from energyml.backends.gaussian.solver import solved
 
 FORWARD, BACKWARD = "forward", "forward + backward"
 TASKS = (FORWARD, BACKWARD)
@@ -67,11 +66,8 @@ def bare(case: Case, task: str, policy: Policy) -> Prepared:
     def run() -> Tensor:
         for one in (rhs, *form.tensors()):
             one.grad = None
-        methods = Methods("s", form, policy)
-        choice = methods.choice("solve")
-        assert choice is not None
         with torch.set_grad_enabled(needed):
-            found, _ = solved(methods.solver(choice, attached=False), form, rhs)
+            found, _ = Methods("s", form, policy).solution(rhs)
             if needed:
                 found.backward(back)
         return found.detach()

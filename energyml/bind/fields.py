@@ -10,6 +10,7 @@ paper (Shevchenko & Osokin 2019, eq. 16), strong ones never use up more than SHA
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property, lru_cache
 from math import prod
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from energyml.bind.batch import Batch
 from energyml.bind.bound import BoundTerm, Labels, Softened
 from energyml.bind.gains import Normalised
-from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil, Vectors, with_gram
+from energyml.bind.quadratic import Bound, Links, QuadraticForm, Sizes, Stencil, Vectors
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
 from energyml.bind.whole import expanded
 from energyml.diagnostics import EnergyError
@@ -29,6 +30,7 @@ from energyml.model.expression import Potential
 from energyml.model.types import Axis, TensorType
 
 SHARE = 0.9
+_directions = lru_cache(maxsize=16)(directions)
 
 
 class FieldLayout:
@@ -41,6 +43,7 @@ class FieldLayout:
         self.field = field
         self.dims = field.dims
         self.order = _in_order(field.type.axes)
+        self.is_in_order = self.order == sorted(self.order)
 
     def shape(self, batch: Batch) -> tuple[int, ...]:
         """The sizes of the positions' dims."""
@@ -53,13 +56,15 @@ class FieldLayout:
 
     def to_cells(self, tensor: Tensor, batch: Batch) -> Tensor:
         """[B or 1, *axes] as [B or 1, M, N]."""
-        moved = tensor.permute(0, *(1 + axis for axis in self.order))
+        moved = tensor if self.is_in_order else tensor.permute(0, *(1 + axis for axis in self.order))
         channels = prod(moved.shape[1 : moved.dim() - len(self.dims)])
         return moved.reshape(moved.shape[0], channels, prod(self.shape(batch)))
 
     def from_cells(self, cells: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """[..., M, N] as [..., *axes], `sizes` the sizes of the axes."""
         lead = cells.shape[:-2]
+        if self.is_in_order:
+            return cells.reshape(*lead, *sizes)
         moved = cells.reshape(*lead, *(sizes[axis] for axis in self.order))
         back = [self.order.index(axis) for axis in range(len(self.order))]
         return moved.permute(*range(len(lead)), *(len(lead) + axis for axis in back))
@@ -117,17 +122,20 @@ class QuadraticTerm(BoundTerm):
             for one in body.couplings
             if isinstance(one, Potential)
         ]
+        self.share = SHARE / max(1, sum(one.potential in ("potts", "dense") for one, _ in self.couplings))
+
+    @cached_property
+    def channels(self) -> int:
+        """How many values a position has."""
+        axes = self.layout.field.type.axes
+        return prod(_axis_size(axis, self.graph) for axis in axes if axis.extent.kind != "dim")
 
     def form(self, env: Environment) -> QuadraticForm:
         """QUADRATIC: the precision matrix, with tensors behind its couplings; no more than they cost is computed."""
         batch = env.batch
-        axes = self.layout.field.type.axes
-        channels = prod(_axis_size(axis, self.graph) for axis in axes if axis.extent.kind != "dim")
-        shape = self.layout.shape(batch)
-        sizes = Sizes(batch.size, channels, prod(shape))
+        sizes = Sizes(batch.size, self.channels, prod(self.layout.shape(batch)))
         ridge = self.ridge(env).reshape(-1).to(batch.dtype)
         made = QuadraticForm(sizes, ridge, self.layout.present(batch))
-        share = SHARE / max(1, sum(one.potential in ("potts", "dense") for one, _ in self.couplings))
         add = {
             "potts": self._potts,
             "lowrank": self._lowrank,
@@ -137,7 +145,7 @@ class QuadraticTerm(BoundTerm):
         }
         for coupling, arguments in self.couplings:
             values = [argument(env) for argument in arguments]
-            made = add[coupling.potential](made, env, coupling, values, share)
+            made = add[coupling.potential](made, env, coupling, values, self.share)
         return _merged(made)
 
     def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
@@ -173,12 +181,10 @@ class QuadraticTerm(BoundTerm):
         self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
     ) -> QuadraticForm:
         vectors = self._vectors(form, values[0], one.arguments[0].type)
-        strength = vectors.new_full((1,), self._gain(env))
-        products: Tensor | None = None
-        if self.bounded and form.sizes.channels > 1:
-            vectors, products = with_gram(vectors)
-            strength = strength / (1 + strength * largest(products) / (share * _positive(form.ridge)))
-        return replace(form, vectors=(*form.vectors, Vectors(vectors, strength, 0.0, 1.0, products)))
+        gain = self._gain(env)
+        bounded = self.bounded and form.sizes.channels > 1
+        weight = Bound(gain, share, form.ridge) if bounded else vectors.new_full((1,), gain)
+        return replace(form, vectors=(*form.vectors, Vectors(vectors, weight, 0.0, 1.0)))
 
     def _lowrank(
         self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
@@ -187,14 +193,14 @@ class QuadraticTerm(BoundTerm):
         vectors = self._vectors(form, values[0], declared)
         own = Vectors(vectors, vectors.new_full((1,), self._gain(env)))
         if declared.label_axes:  # a vector for each cell: every channel is coupled with every other
-            own = replace(own, values=vectors.flatten(1).unflatten(1, (-1, form.sizes.channels * form.sizes.positions)))
+            own = replace(own, given=vectors.flatten(1).unflatten(1, (-1, form.sizes.channels * form.sizes.positions)))
         return replace(form, vectors=(*form.vectors, own))
 
     def _vectors(self, form: QuadraticForm, value: Tensor, declared: TensorType) -> Tensor:
         """[B or 1, K, N], or [B or 1, K, M, N] for vectors of cells; zero where there is no position."""
         ranks = {"number": 0, "labels": 1, "dim": 2}
         order = sorted(range(len(declared.axes)), key=lambda i: ranks[declared.axes[i].extent.kind])
-        moved = value.permute(0, *(1 + axis for axis in order))
+        moved = value if order == sorted(order) else value.permute(0, *(1 + axis for axis in order))
         numbers = prod(moved.shape[1 : 1 + len(declared.number_axes)])
         beyond = (form.sizes.channels,) if declared.label_axes else ()
         cells = moved.reshape(moved.shape[0], numbers, *beyond, form.sizes.positions)
@@ -206,14 +212,16 @@ class QuadraticTerm(BoundTerm):
         self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
     ) -> QuadraticForm:
         shape, declared = self.layout.shape(env.batch), one.arguments[0].type
-        offsets = directions(len(shape), dict(one.options).get("diagonals", False))
+        offsets = _directions(len(shape), dict(one.options).get("diagonals", False))
         if not offsets:
             return form
         order = _in_order(declared.axes)
-        weights = values[0].permute(0, *(1 + axis for axis in order))
+        weights = values[0] if order == sorted(order) else values[0].permute(0, *(1 + axis for axis in order))
         local = form.sizes.positions if declared.index_axes else 1
         by_direction = len(offsets) if declared.number_axes else 1
-        weights = weights.reshape(weights.shape[0], by_direction, local).expand(-1, len(offsets), -1) * self._gain(env)
+        weights = weights.reshape(weights.shape[0], by_direction, local).expand(-1, len(offsets), -1)
+        gain = self._gain(env)
+        weights = weights if gain == 1 else weights * gain
         made = Stencil(shape, offsets, weights.abs() if self.bounded else weights)
         if form.present is not None:
             made = replace(made, weights=torch.where(made.between(form.present), made.weights, 0))
@@ -299,7 +307,7 @@ def _joined(one: Stencil, other: Stencil) -> Stencil:
 def _merged(form: QuadraticForm) -> QuadraticForm:
     """Vectors of cells [B or 1, K, M N] see a field of one channel; beside other parts they become a dense matrix."""
     cells = form.sizes.channels * form.sizes.positions
-    of_cells = [part for part in form.vectors if part.values.shape[2] != form.sizes.positions]
+    of_cells = [part for part in form.vectors if part.given.shape[2] != form.sizes.positions]
     if not of_cells or form.sizes.channels == 1:
         return form
     alone = len(of_cells) == len(form.vectors) and form.stencil is None and form.links is None and form.dense is None
@@ -312,23 +320,8 @@ def _merged(form: QuadraticForm) -> QuadraticForm:
     for part in of_cells:
         matrix = (part.values.transpose(1, 2) @ part.values) * part.strength[:, None, None]
         dense = matrix if dense is None else dense + matrix
-    kept = tuple(part for part in form.vectors if part.values.shape[2] == form.sizes.positions)
+    kept = tuple(part for part in form.vectors if part.given.shape[2] == form.sizes.positions)
     return replace(form, vectors=kept, dense=dense)
 
 
-def largest(products: Tensor) -> Tensor:
-    """[B or 1]: a bound on the largest eigenvalue of products A Aᵀ [B or 1, K, K], at most K^(1/8) times too large.
-
-    The eighth root of the sum of the eigenvalues' eighth powers: smooth, and two small products.
-    """
-    squares = products.square().sum((1, 2))
-    some = squares > 0
-    size = torch.where(some, squares, 1).sqrt()
-    unit = products / size[:, None, None]
-    power = unit @ unit
-    power = power @ power
-    root = torch.where(some, power.square().sum((1, 2)), 1) ** 0.125
-    return torch.where(some, size * root, 0)
-
-
-__all__ = ["FieldLayout", "LinearTerm", "QuadraticTerm", "largest"]
+__all__ = ["FieldLayout", "LinearTerm", "QuadraticTerm"]

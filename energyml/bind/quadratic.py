@@ -12,7 +12,7 @@ and gives the gradient of vᵀQx in its own tensors; both are plain torch operat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -22,22 +22,73 @@ from torch.autograd import Function
 
 
 @dataclass(frozen=True)
+class Bound:
+    """What keeps a coupling below a share of the ridge: strength = gain / (1 + gain λ / (share · ridge)).
+
+    Attributes:
+        gain: the strength of a weak coupling.
+        share: of the ridge, which the coupling never uses up.
+        ridge: [B or 1].
+        graded: whether gradients were wanted where the bound was made; the strength is computed when it is asked for.
+    """
+
+    gain: float
+    share: float
+    ridge: Tensor
+    graded: bool = field(default_factory=torch.is_grad_enabled)
+
+    def strength(self, products: Tensor) -> Tensor:
+        """[B or 1], for products A Aᵀ [B or 1, K, K]: λ is a bound on their largest eigenvalue."""
+        ridge = self.ridge.clamp(min=torch.finfo(self.ridge.dtype).tiny)
+        return self.gain / (1 + self.gain * largest(products) / (self.share * ridge))
+
+
+@dataclass(frozen=True)
 class Vectors:
     """A low-rank coupling: strength · (S ⊗ A Aᵀ), S with `within` on its diagonal and `across` elsewhere.
 
     Attributes:
-        values: A as [B or 1, K, N], a vector of K numbers for each position.
-        strength: [B or 1].
+        given: A as [B or 1, K, N], a vector of K numbers for each position.
+        weight: the strength [B or 1], or what bounds it.
         within: the coupling of a channel with itself.
         across: the coupling of different channels.
-        gram: [B or 1, K, K], A Aᵀ over positions, where it is known already.
+        known: [B or 1, K, K], A Aᵀ over positions, where it is known already.
     """
 
-    values: Tensor
-    strength: Tensor
+    given: Tensor
+    weight: Tensor | Bound
     within: float = 1.0
     across: float = 0.0
-    gram: Tensor | None = None
+    known: Tensor | None = None
+
+    @cached_property
+    def _bounded(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Vectors, strength and A Aᵀ; of a bound the last is made on the way, and gradients meet in one product."""
+        if not isinstance(self.weight, Bound):
+            return self.given, self.weight, self.known
+        with torch.set_grad_enabled(self.weight.graded):
+            values, products = with_gram(self.given)
+            return values, self.weight.strength(products), products
+
+    @property
+    def values(self) -> Tensor:
+        """[B or 1, K, N]: A."""
+        return self._bounded[0]
+
+    @property
+    def strength(self) -> Tensor:
+        """[B or 1]."""
+        return self._bounded[1]
+
+    @property
+    def gram(self) -> Tensor | None:
+        """[B or 1, K, K]: A Aᵀ over positions, where it is known already."""
+        return self._bounded[2]
+
+    @property
+    def rank(self) -> int:
+        """K."""
+        return self.given.shape[1]
 
     def products_of_all(self) -> Tensor:
         """[B or 1, K, K]: the products of the vectors with each other, over positions; O(N K²)."""
@@ -301,7 +352,7 @@ class QuadraticForm:
         given = iter(tensors)
         ridge = next(given)
         diagonal = None if self.diagonal is None else next(given)
-        vectors = tuple(replace(part, values=next(given), strength=next(given), gram=None) for part in self.vectors)
+        vectors = tuple(Vectors(next(given), next(given), part.within, part.across) for part in self.vectors)
         stencil = None if self.stencil is None else replace(self.stencil, weights=next(given))
         links = None if self.links is None else replace(self.links, weights=next(given))
         dense = None if self.dense is None else next(given)
@@ -309,10 +360,12 @@ class QuadraticForm:
 
     def detached(self) -> QuadraticForm:
         """The same form without gradients."""
+        if not any(one.requires_grad for one in self.tensors()):
+            return self
         made = self.with_tensors([one.detach() for one in self.tensors()])
         known = [None if part.gram is None else part.gram.detach() for part in self.vectors]
         pairs = zip(made.vectors, known, strict=True)
-        return replace(made, vectors=tuple(replace(part, gram=gram) for part, gram in pairs))
+        return replace(made, vectors=tuple(replace(part, known=gram) for part, gram in pairs))
 
     def gradient(self, v: Tensor, x: Tensor, needed: Sequence[bool] | None = None) -> tuple[Tensor | None, ...]:
         """The gradients of vᵀQx in `tensors()`: the second half of eq. 15, in memory linear in the tensors.
@@ -346,7 +399,9 @@ class QuadraticForm:
 
     def given(self, free: Tensor) -> QuadraticForm:
         """The form of the free positions [B, N] when the others are observed: their rows are those of the identity."""
-        vectors = tuple(replace(part, values=part.values * free.unsqueeze(1), gram=None) for part in self.vectors)
+        vectors = tuple(
+            Vectors(part.values * free.unsqueeze(1), part.strength, part.within, part.across) for part in self.vectors
+        )
         total = self.diagonal
         stencil, links = self.stencil, self.links
         if stencil is not None:
@@ -414,6 +469,21 @@ def gram(values: Tensor) -> Tensor:
     return with_gram(values)[1]
 
 
+def largest(products: Tensor) -> Tensor:
+    """[B or 1]: a bound on the largest eigenvalue of products A Aᵀ [B or 1, K, K], at most K^(1/8) times too large.
+
+    The eighth root of the sum of the eigenvalues' eighth powers: smooth, and two small products.
+    """
+    squares = products.square().sum((1, 2))
+    some = squares > 0
+    size = torch.where(some, squares, 1).sqrt()
+    unit = products / size[:, None, None]
+    power = unit @ unit
+    power = power @ power
+    root = torch.where(some, power.square().sum((1, 2)), 1) ** 0.125
+    return torch.where(some, size * root, 0)
+
+
 def times(x: Tensor, matrix: Tensor) -> Tensor:
     """Rows x [B, R, N] times matrices [B or 1, N, K]; one that is shared is one product of two matrices."""
     if matrix.shape[0] == 1 and x.shape[0] != 1:
@@ -422,4 +492,4 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
     return x @ matrix
 
 
-__all__ = ["Links", "QuadraticForm", "Sizes", "Stencil", "Vectors", "gram", "times", "with_gram"]
+__all__ = ["Bound", "Links", "QuadraticForm", "Sizes", "Stencil", "Vectors", "gram", "largest", "times", "with_gram"]

@@ -1,0 +1,239 @@
+// Passes over the vectors A [K, N] of a low-rank coupling and over fields [rows, N], compiled once for each instruction set.
+//
+// A pass works on panels of columns.  Where numbers of a panel are used many times they are copied to rows that lie close together: the
+// rows of A are often a power of two apart, and would compete for the same few places in the cache.
+#pragma once
+
+#include "fields_small.h"
+
+namespace energyml {
+
+template <class T> constexpr int64_t PANEL = 2048 / static_cast<int64_t>(sizeof(T));           // columns
+template <class T> constexpr int64_t PITCH = PANEL<T> + 64 / static_cast<int64_t>(sizeof(T));  // from row to row of a copy
+template <class T> constexpr int64_t STEP = 2 * Lanes<T>::count;  // columns of a copy are filled up with zeros to a multiple of this
+
+template <class T> INLINE void copy_panel(const T* from, int64_t stride, int64_t rows, int64_t width, T* to) {
+    const int64_t whole = round_up(width, STEP<T>);
+    for (int64_t i = 0; i < rows; ++i) {
+        std::memcpy(to + i * PITCH<T>, from + i * stride, width * sizeof(T));
+        std::fill(to + i * PITCH<T> + width, to + i * PITCH<T> + whole, T{});
+    }
+}
+
+// out[r] = sum over j of factors[r, j] rows[j] for R rows out of a panel; `add`: on top of what is there.
+template <class T, int R>
+INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add) {
+    constexpr int lanes = Lanes<T>::count;
+    for (int64_t n = 0; n < width; n += STEP<T>) {
+        V<T> total[R][2];
+        for (int r = 0; r < R; ++r)
+            for (int k = 0; k < 2; ++k) total[r][k] = add ? load<T>(out + r * stride + n + k * lanes) : V<T>{};
+        for (int64_t j = 0; j < count; ++j) {
+            const V<T> first = load<T>(rows[j] + n), second = load<T>(rows[j] + n + lanes);
+            for (int r = 0; r < R; ++r) {
+                const V<T> factor = all<T>(factors[r][j]);
+                total[r][0] += factor * first;
+                total[r][1] += factor * second;
+            }
+        }
+        for (int r = 0; r < R; ++r)
+            for (int k = 0; k < 2; ++k) store<T>(out + r * stride + n + k * lanes, total[r][k]);
+    }
+}
+
+// The same for any number of rows; `width` is a multiple of STEP.
+template <class T>
+INLINE void combine(Rows<T> factors, int64_t outs, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add) {
+    int64_t r = 0;
+    for (; r + 6 <= outs; r += 6) combine_rows<T, 6>({factors[r], factors.stride}, rows, count, width, out + r * stride, stride, add);
+    const Rows<T> left{factors[r], factors.stride};
+    T* rest = out + r * stride;
+    switch (outs - r) {
+        case 1: return combine_rows<T, 1>(left, rows, count, width, rest, stride, add);
+        case 2: return combine_rows<T, 2>(left, rows, count, width, rest, stride, add);
+        case 3: return combine_rows<T, 3>(left, rows, count, width, rest, stride, add);
+        case 4: return combine_rows<T, 4>(left, rows, count, width, rest, stride, add);
+        case 5: return combine_rows<T, 5>(left, rows, count, width, rest, stride, add);
+    }
+}
+
+// out[c] -= factors[c, 0] rows[0] + ... for C fields and Q rows.
+template <class T, int C, int Q> INLINE void subtract_rows(Rows<T> factors, Rows<T> rows, int64_t width, T* out) {
+    constexpr int lanes = Lanes<T>::count;
+    V<T> by[C][Q];
+    for (int c = 0; c < C; ++c)
+        for (int q = 0; q < Q; ++q) by[c][q] = all<T>(factors[c][q]);
+    int64_t n = 0;
+    for (; n + lanes <= width; n += lanes) {
+        V<T> row[Q];
+        for (int q = 0; q < Q; ++q) row[q] = load<T>(rows[q] + n);
+        for (int c = 0; c < C; ++c) {
+            V<T> left = load<T>(out + c * PITCH<T> + n);
+            for (int q = 0; q < Q; ++q) left -= by[c][q] * row[q];
+            store<T>(out + c * PITCH<T> + n, left);
+        }
+    }
+    for (; n < width; ++n)
+        for (int c = 0; c < C; ++c)
+            for (int q = 0; q < Q; ++q) out[c * PITCH<T> + n] -= factors[c][q] * rows[q][n];
+}
+
+template <class T, int Q> INLINE void subtract_from_all(Rows<T> factors, int64_t fields, Rows<T> rows, int64_t width, T* out) {
+    int64_t c = 0;
+    for (; c + 2 <= fields; c += 2) subtract_rows<T, 2, Q>({factors[c], factors.stride}, rows, width, out + c * PITCH<T>);
+    if (c < fields) subtract_rows<T, 1, Q>({factors[c], factors.stride}, rows, width, out + c * PITCH<T>);
+}
+
+// Fields [rows, N] of one or more examples, and the vectors that they share.
+template <class T> struct Coupled {
+    Rows<T> vectors;
+    int64_t rank;
+    Rows<T> fields;
+    int64_t rows;
+};
+
+// Products of the vectors with each other (lower half, into `gram`) and with the fields on some columns; without `gram` the latter alone.
+template <class T> INLINE void measure(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* gram, double* products) {
+    const int64_t rank = given.rank, stride = padded(rank);
+    for (int64_t n = from; n < to; n += PANEL<T>) {
+        const int64_t width = std::min(PANEL<T>, to - n);
+        Rows<T> vectors{given.vectors.data + n, given.vectors.stride};
+        if (gram) {
+            copy_panel<T>(vectors.data, vectors.stride, rank, width, room);
+            vectors = {room, PITCH<T>};
+            add_triangle<T>(vectors, vectors, rank, round_up(width, STEP<T>), gram, stride);
+        }
+        add_products<T>(vectors, rank, {given.fields.data + n, given.fields.stride}, given.rows, width, products, stride);
+    }
+}
+
+// What (rhs - Aᵀ inner) is multiplied by: `scale`, and 1 where a position is not present.
+template <class T> struct Inverse {
+    T scale;
+    const uint8_t* present;  // or null
+    INLINE T operator[](int64_t n) const { return present[n] ? scale : static_cast<T>(1); }
+};
+
+// Numbers of a panel times that; 0 when all of them are finite, and not a number otherwise.
+template <class T> INLINE T rescale_panel(const T* __restrict from, int64_t n, int64_t width, const Inverse<T>& by, T* __restrict to) {
+    constexpr int lanes = Lanes<T>::count;
+    V<T> zeros{};
+    T rest{};
+    int64_t k = 0;
+    if (!by.present)
+        for (; k + lanes <= width; k += lanes) {
+            const V<T> found = load<T>(from + k) * by.scale;
+            store<T>(to + k, found);
+            zeros += found * static_cast<T>(0);
+        }
+    for (; k < width; ++k) {
+        to[k] = from[k] * (by.present ? by[n + k] : by.scale);
+        rest += to[k] * static_cast<T>(0);
+    }
+    return rest + horizontal_sum<T>(zeros);
+}
+
+// out = (rhs - Aᵀ inner) * inverse on some columns, for the fields of one example; inner [rows, K].  Whether all of it is finite.
+template <class T>
+INLINE bool finish(const Coupled<T>& given, Rows<T> inner, const Inverse<T>& by, int64_t from, int64_t to, T* room, T* out) {
+    T zeros{};
+    for (int64_t n = from; n < to; n += PANEL<T>) {
+        const int64_t width = std::min(PANEL<T>, to - n), rows = given.rows;
+        copy_panel<T>(given.fields.data + n, given.fields.stride, rows, width, room);
+        int64_t k = 0;
+        for (; k + 4 <= given.rank; k += 4)
+            subtract_from_all<T, 4>({inner.data + k, inner.stride}, rows, {given.vectors[k] + n, given.vectors.stride}, width, room);
+        for (; k < given.rank; ++k)
+            subtract_from_all<T, 1>({inner.data + k, inner.stride}, rows, {given.vectors[k] + n, given.vectors.stride}, width, room);
+        for (int64_t c = 0; c < rows; ++c) zeros += rescale_panel<T>(room + c * PITCH<T>, n, width, by, out + c * given.fields.stride + n);
+    }
+    return zeros == 0;
+}
+
+// One example's share in the gradients.
+template <class T> struct Slope {
+    Coupled<T> given;   // its fields: what came back from the loss
+    const T* solution;  // [rows, N]
+    Inverse<T> by;
+    Rows<T> makers;   // [extra + rows, K]: what A is multiplied by, for rows of the gradient of the vectors and for the adjoint
+    int64_t extra;    // K: the gradient is made of A itself, and `makers` are those of the adjoint alone
+    Rows<T> factors;  // [K, extra + 2 rows]: of the rows made, the adjoint and the solution; or of the adjoint, the solution and A
+    T* adjoint;       // [rows, N]: the gradient of the right-hand side
+    T* vectors;       // [K, N], or null
+    bool add;         // to the gradient of the vectors
+};
+
+template <class T> int64_t slope_room(int64_t rank, int64_t rows) { return (3 * rank + 2 * rows) * PITCH<T>; }
+
+// The adjoint of one panel, in place of Aᵀ inner, and the sum of adjoint times solution over positions that are present.
+template <class T> INLINE double finish_adjoint(const Slope<T>& to_do, int64_t n, int64_t width, T* adjoint, const T* solution) {
+    const Rows<T> back = to_do.given.fields;
+    double total = 0;
+    for (int64_t c = 0; c < to_do.given.rows; ++c) {
+        T *__restrict own = adjoint + c * PITCH<T>, *out = to_do.adjoint + c * back.stride + n;
+        const T *__restrict from = back[c] + n, *__restrict x = solution + c * PITCH<T>;
+        for (int64_t k = 0; k < width; ++k) own[k] = from[k] - own[k];
+        rescale_panel<T>(own, n, width, to_do.by, out);
+        std::memcpy(own, out, width * sizeof(T));
+        if (to_do.by.present)
+            for (int64_t k = 0; k < width; ++k) total += to_do.by.present[n + k] ? static_cast<double>(own[k]) * x[k] : 0.0;
+        else
+            dots<T, 1, 1>({own, 0}, {x, 0}, round_up(width, STEP<T>), &total, 1);
+    }
+    return total;
+}
+
+// The adjoint on some columns, the gradient of the vectors there, and the sum of adjoint times solution.
+template <class T> INLINE double slope(const Slope<T>& to_do, int64_t from, int64_t to, T* room) {
+    const Coupled<T>& given = to_do.given;
+    const int64_t rank = given.rank, rows = given.rows, count = to_do.extra + 2 * rows;
+    const bool whole_vectors = to_do.extra == rank;
+    const int64_t made = whole_vectors || !to_do.vectors ? 0 : to_do.extra;
+    // Rows that are combined lie side by side: those made, adjoint, solution; or adjoint, solution, vectors.
+    T *adjoint = room + rank * PITCH<T>, *solution = adjoint + rows * PITCH<T>, *vectors = solution + rows * PITCH<T>;
+    T *first = adjoint - made * PITCH<T>, *out = vectors + rank * PITCH<T>;
+    const Rows<T> makers{to_do.makers[whole_vectors ? 0 : to_do.extra - made], to_do.makers.stride};
+    double total = 0;
+    for (int64_t n = from; n < to; n += PANEL<T>) {
+        const int64_t width = std::min(PANEL<T>, to - n), filled = round_up(width, STEP<T>);
+        copy_panel<T>(given.vectors.data + n, given.vectors.stride, rank, width, vectors);
+        copy_panel<T>(to_do.solution + n, given.fields.stride, rows, width, solution);
+        combine<T>(makers, made + rows, {vectors, PITCH<T>}, rank, filled, first, PITCH<T>, false);
+        total += finish_adjoint<T>(to_do, n, width, adjoint, solution);
+        if (!to_do.vectors) continue;
+        T* target = to_do.vectors + n;
+        if (filled == width) {
+            combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, given.vectors.stride, to_do.add);
+            continue;
+        }
+        combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, filled, out, PITCH<T>, false);
+        for (int64_t i = 0; i < rank; ++i)
+            for (int64_t k = 0; k < width; ++k) {
+                T& here = target[i * given.vectors.stride + k];
+                here = (to_do.add ? here : T{}) + out[i * PITCH<T> + k];
+            }
+    }
+    return total;
+}
+
+template <class T> struct Passes;
+
+// The entry points, cloned for each instruction set by the compiler.
+#define PASSES_OF(T, NAME)                                                                                                                   \
+    DISPATCH void measure_##NAME(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* gram, double* products) {             \
+        measure<T>(given, from, to, room, gram, products);                                                                                  \
+    }                                                                                                                                        \
+    DISPATCH bool finish_##NAME(const Coupled<T>& given, Rows<T> inner, const Inverse<T>& by, int64_t from, int64_t to, T* room, T* out) { \
+        return finish<T>(given, inner, by, from, to, room, out);                                                                                   \
+    }                                                                                                                                        \
+    DISPATCH double slope_##NAME(const Slope<T>& to_do, int64_t from, int64_t to, T* room) { return slope<T>(to_do, from, to, room); }      \
+    template <> struct Passes<T> {                                                                                                           \
+        static constexpr auto measure = measure_##NAME;                                                                                      \
+        static constexpr auto finish = finish_##NAME;                                                                                        \
+        static constexpr auto slope = slope_##NAME;                                                                                          \
+    };
+
+PASSES_OF(float, f32)
+PASSES_OF(double, f64)
+
+}  // namespace energyml

@@ -1,0 +1,225 @@
+// Small symmetric matrices in double precision, and the products of rows that everything about low-rank couplings is made of.
+// Matrices [K, K] have rows of `padded(K)` numbers, those behind the last one zero.
+#pragma once
+
+#include "simd.h"
+
+namespace energyml {
+
+inline int64_t padded(int64_t count) { return round_up(count, Lanes<double>::count); }
+
+// The sums of four vectors: neighbours are added, then pairs, then halves.
+INLINE void four_sums(const V<float>* v, float* out) {
+    typedef int32_t M __attribute__((vector_size(32)));
+    const M even{0, 8, 2, 10, 4, 12, 6, 14}, odd{1, 9, 3, 11, 5, 13, 7, 15}, low{0, 1, 8, 9, 4, 5, 12, 13}, high{2, 3, 10, 11, 6, 7, 14, 15};
+    const V<float> first = __builtin_shuffle(v[0], v[1], even) + __builtin_shuffle(v[0], v[1], odd);
+    const V<float> second = __builtin_shuffle(v[2], v[3], even) + __builtin_shuffle(v[2], v[3], odd);
+    const V<float> both = __builtin_shuffle(first, second, low) + __builtin_shuffle(first, second, high);
+    for (int k = 0; k < 4; ++k) out[k] = both[k] + both[k + 4];
+}
+INLINE void four_sums(const V<double>* v, double* out) {
+    typedef int64_t M __attribute__((vector_size(32)));
+    const M even{0, 4, 2, 6}, odd{1, 5, 3, 7}, low{0, 1, 4, 5}, high{2, 3, 6, 7};
+    const V<double> first = __builtin_shuffle(v[0], v[1], even) + __builtin_shuffle(v[0], v[1], odd);
+    const V<double> second = __builtin_shuffle(v[2], v[3], even) + __builtin_shuffle(v[2], v[3], odd);
+    store<double>(out, __builtin_shuffle(first, second, low) + __builtin_shuffle(first, second, high));
+}
+
+// Rows of equal length at equal distances.
+template <class T> struct Rows {
+    const T* data;
+    int64_t stride;
+    INLINE const T* operator[](int64_t number) const { return data + number * stride; }
+};
+
+// The products of I rows with J rows: twelve accumulators at most, which every instruction set has registers for.
+constexpr int LEFT = 4, RIGHT = 3;
+
+template <class T, int I, int J> INLINE void dots(Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
+    constexpr int lanes = Lanes<T>::count;
+    V<T> total[J][LEFT];
+    for (int j = 0; j < J; ++j)
+        for (int i = 0; i < LEFT; ++i) total[j][i] = V<T>{};
+    int64_t n = 0;
+    for (; n + lanes <= length; n += lanes) {
+        V<T> left[I];
+        for (int i = 0; i < I; ++i) left[i] = load<T>(x[i] + n);
+        for (int j = 0; j < J; ++j) {
+            const V<T> right = load<T>(y[j] + n);
+            for (int i = 0; i < I; ++i) total[j][i] += left[i] * right;
+        }
+    }
+    T sums[J][LEFT];
+    for (int j = 0; j < J; ++j) four_sums(total[j], sums[j]);
+    for (; n < length; ++n)
+        for (int j = 0; j < J; ++j)
+            for (int i = 0; i < I; ++i) sums[j][i] += x[i][n] * y[j][n];
+    for (int i = 0; i < I; ++i)
+        for (int j = 0; j < J; ++j) out[i * stride + j] += static_cast<double>(sums[j][i]);
+}
+
+template <class T, int I> INLINE void dots_of(int count, Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
+    switch (count) {
+        case 1: return dots<T, I, 1>(x, y, length, out, stride);
+        case 2: return dots<T, I, 2>(x, y, length, out, stride);
+        default: return dots<T, I, 3>(x, y, length, out, stride);
+    }
+}
+
+// out[i, j] += x[i] . y[j] for some rows of both.
+template <class T> INLINE void tile(int rows, int columns, Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
+    switch (rows) {
+        case 1: return dots_of<T, 1>(columns, x, y, length, out, stride);
+        case 2: return dots_of<T, 2>(columns, x, y, length, out, stride);
+        case 3: return dots_of<T, 3>(columns, x, y, length, out, stride);
+        default: return dots_of<T, 4>(columns, x, y, length, out, stride);
+    }
+}
+
+// out[i, j] += x[i] . y[j] for all j <= i; some of the others are written too.
+template <class T> INLINE void add_triangle(Rows<T> x, Rows<T> y, int64_t rows, int64_t length, double* out, int64_t stride) {
+    for (int64_t i = 0; i < rows; i += LEFT) {
+        const int64_t high = std::min<int64_t>(LEFT, rows - i), end = i + high;
+        for (int64_t j = 0; j < end; j += RIGHT)
+            tile<T>(high, std::min<int64_t>(RIGHT, end - j), {x[i], x.stride}, {y[j], y.stride}, length, out + i * stride + j, stride);
+    }
+}
+
+// out[j, i] += x[i] . y[j] for all rows of both: products of fields y with vectors x, by field.
+template <class T> INLINE void add_products(Rows<T> x, int64_t rows, Rows<T> y, int64_t fields, int64_t length, double* out, int64_t stride) {
+    for (int64_t i = 0; i < rows; i += LEFT)
+        for (int64_t j = 0; j < fields; j += RIGHT) {
+            const int64_t high = std::min<int64_t>(LEFT, rows - i), wide = std::min<int64_t>(RIGHT, fields - j);
+            double found[LEFT][RIGHT] = {};
+            tile<T>(high, wide, {x[i], x.stride}, {y[j], y.stride}, length, found[0], RIGHT);
+            for (int64_t b = 0; b < wide; ++b)
+                for (int64_t a = 0; a < high; ++a) out[(j + b) * stride + i + a] += found[a][b];
+        }
+}
+
+// The other half of a symmetric matrix.
+INLINE void mirror(double* matrix, int64_t size) {
+    const int64_t stride = padded(size);
+    for (int64_t i = 0; i < size; ++i)
+        for (int64_t j = 0; j < i; ++j) matrix[j * stride + i] = matrix[i * stride + j];
+}
+
+// The product of two symmetric matrices that commute, which is symmetric too.
+DISPATCH void symmetric_product(const double* x, const double* y, int64_t size, double* out) {
+    const int64_t stride = padded(size);
+    std::fill(out, out + size * stride, 0.0);
+    add_triangle<double>({x, stride}, {y, stride}, size, stride, out, stride);
+    for (int64_t i = 0; i < size; ++i) std::fill(out + i * stride + size, out + (i + 1) * stride, 0.0);
+    mirror(out, size);
+}
+
+// U with UᵀU = I + weight G, by rows; false where a pivot is not positive.
+DISPATCH bool factorise(const double* gram, double weight, int64_t size, double* __restrict out) {
+    const int64_t stride = padded(size);
+    for (int64_t i = 0; i < size; ++i) {
+        for (int64_t j = i / 4 * 4; j < stride; ++j) out[i * stride + j] = weight * gram[i * stride + j];
+        out[i * stride + i] += 1;
+    }
+    for (int64_t k = 0; k < size; ++k) {
+        double* __restrict pivot = out + k * stride;
+        if (!(pivot[k] > 0) || !std::isfinite(pivot[k])) return false;
+        pivot[k] = std::sqrt(pivot[k]);
+        const double inverse = 1 / pivot[k];
+        for (int64_t j = k + 1; j < stride; ++j) pivot[j] *= inverse;
+        for (int64_t i = k + 1; i < size; ++i) {
+            double* __restrict row = out + i * stride;
+            const double factor = pivot[i];
+            for (int64_t j = i / 4 * 4; j < stride; ++j) row[j] -= factor * pivot[j];
+        }
+    }
+    return true;
+}
+
+// v becomes (UᵀU)⁻¹ v.
+DISPATCH void substitute(const double* factor, int64_t size, double* __restrict v) {
+    const int64_t stride = padded(size);
+    for (int64_t k = 0; k < size; ++k) {
+        const double* row = factor + k * stride;
+        const double found = v[k] /= row[k];
+        for (int64_t j = k + 1; j < size; ++j) v[j] -= found * row[j];
+    }
+    for (int64_t k = size; k-- > 0;) {
+        const double* row = factor + k * stride;
+        V<double> sum{};
+        double rest = 0;
+        int64_t j = k + 1;
+        for (; j + 4 <= size; j += 4) sum += load<double>(row + j) * load<double>(v + j);
+        for (; j < size; ++j) rest += row[j] * v[j];
+        v[k] = (v[k] - rest - horizontal_sum<double>(sum)) / row[k];
+    }
+}
+
+// The largest pivot of a factor over the smallest, where one more is 1.
+inline double spread_of_pivots(const double* factor, int64_t size) {
+    double least = 1, most = 1;
+    for (int64_t k = 0; k < size; ++k) {
+        least = std::min(least, factor[k * padded(size) + k]);
+        most = std::max(most, factor[k * padded(size) + k]);
+    }
+    return most / least;
+}
+
+// The eighth root of the sum of the eighth powers of the eigenvalues of a matrix; `room` for two more.
+inline double eighth_norm(const double* matrix, int64_t size, double* room) {
+    const int64_t count = size * padded(size);
+    double squares = 0;
+    for (int64_t i = 0; i < count; ++i) squares += matrix[i] * matrix[i];
+    if (!(squares > 0) || !std::isfinite(squares)) return squares == 0 ? 0.0 : squares;
+    const double norm = std::sqrt(squares);
+    double *second = room, *fourth = room + count;
+    for (int64_t i = 0; i < count; ++i) fourth[i] = matrix[i] / norm;
+    symmetric_product(fourth, fourth, size, second);
+    symmetric_product(second, second, size, fourth);
+    double eighth = 0;
+    for (int64_t i = 0; i < count; ++i) eighth += fourth[i] * fourth[i];
+    return norm * std::pow(eighth, 0.125);
+}
+
+// (matrix / norm)⁷, the gradient of that norm; `room` for three more.
+inline void seventh_power(const double* matrix, double norm, int64_t size, double* out, double* room) {
+    const int64_t count = size * padded(size);
+    double *second = room, *third = second + count, *fourth = third + count;
+    for (int64_t i = 0; i < count; ++i) out[i] = matrix[i] / norm;
+    symmetric_product(out, out, size, second);
+    symmetric_product(second, out, size, third);
+    symmetric_product(second, second, size, fourth);
+    symmetric_product(third, fourth, size, out);
+}
+
+// L [rank, K], LᵀL near a positive semidefinite matrix, by Cholesky with pivots: what is left has a trace below `part` of it.
+// The rank, or -1 where it would be more than `most`.  Spoils `diagonal`, room for K numbers.
+inline int64_t low_rank_factor(const double* matrix, int64_t size, double part, int64_t most, double* out, double* diagonal) {
+    const int64_t stride = padded(size);
+    double trace = 0;
+    for (int64_t i = 0; i < size; ++i) trace += diagonal[i] = matrix[i * stride + i];
+    const double enough = part * trace;
+    for (int64_t rank = 0; rank <= most; ++rank) {
+        double left = 0;
+        int64_t pivot = 0;
+        for (int64_t i = 0; i < size; ++i) {
+            left += std::max(0.0, diagonal[i]);
+            if (diagonal[i] > diagonal[pivot]) pivot = i;
+        }
+        if (left <= enough || !(diagonal[pivot] > 0)) return rank;
+        if (rank == most) break;
+        double* __restrict row = out + rank * stride;
+        std::copy(matrix + pivot * stride, matrix + (pivot + 1) * stride, row);
+        for (int64_t before = 0; before < rank; ++before) {
+            const double* __restrict other = out + before * stride;
+            const double factor = other[pivot];
+            for (int64_t j = 0; j < stride; ++j) row[j] -= factor * other[j];
+        }
+        const double inverse = 1 / std::sqrt(diagonal[pivot]);
+        for (int64_t j = 0; j < stride; ++j) row[j] *= inverse;
+        for (int64_t i = 0; i < size; ++i) diagonal[i] -= row[i] * row[i];
+        diagonal[pivot] = 0;
+    }
+    return -1;
+}
+
+}  // namespace energyml

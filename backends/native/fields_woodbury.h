@@ -1,0 +1,373 @@
+// Solves with (ridge I + strength S ⊗ A Aᵀ) by the Woodbury identity, and their gradients: two passes over A each.
+// S has `within` on its diagonal and `across` elsewhere, so that the mean over channels and the differences from it are apart.
+#pragma once
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "fields_lowrank.h"
+
+namespace energyml {
+
+// A batch of couplings: vectors [examples or 1, rank, positions]; numbers of examples every `stride`, 0 where all share one.
+template <class T> struct LowRank {
+    int64_t examples, channels, positions, rank;
+    const T* vectors;
+    bool shared;
+    const T* ridge;
+    int64_t ridge_stride;
+    const T* strength;  // null: gain / (1 + gain norm / (share ridge)), the norm that of the eighth powers of A Aᵀ
+    int64_t strength_stride;
+    double gain, share, within, across;
+    const uint8_t* present;  // [examples, positions] or null; vectors are zero where it is
+    int threads;
+
+    int64_t groups() const { return shared ? 1 : examples; }
+    int64_t of_group() const { return shared ? examples : 1; }
+    int64_t pitch() const { return padded(rank); }
+    Coupled<T> coupled(int64_t group, const T* fields, int64_t count) const {
+        return {{vectors + group * rank * positions, positions}, rank, {fields, positions}, count * channels};
+    }
+};
+
+// What the forward pass leaves of one example for the backward pass, in doubles.
+struct Capacities {
+    double* data;
+    int64_t rank;
+
+    static int64_t size(int64_t rank, int64_t channels) { return 8 + (3 * rank + channels) * padded(rank); }
+    double& ridge() const { return data[0]; }
+    double& strength() const { return data[1]; }
+    double& norm() const { return data[2]; }  // of A Aᵀ; negative where the strength was given
+    double& definite() const { return data[3]; }
+    double& condition() const { return data[4]; }
+    double* gram() const { return data + 8; }
+    double* differences() const { return gram() + rank * padded(rank); }
+    double* mean() const { return differences() + rank * padded(rank); }
+    double* seen() const { return mean() + rank * padded(rank); }  // [channels, padded]: the products of the solution with A
+};
+
+// Memory that is about to be written for the first time comes in large pages, where the system has them.
+inline void in_large_pages(void* data, size_t bytes) {
+#ifdef __linux__
+    constexpr uintptr_t page = uintptr_t{1} << 21;
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page, end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
+    if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
+// Columns in parts that do not depend on the number of threads, and so neither do sums over them.
+template <class T> struct Parts {
+    int64_t positions, length, count;
+    explicit Parts(int64_t positions_) : positions(positions_) {
+        constexpr int64_t most = 16, least = 16 * PANEL<T>;
+        length = std::max(least, round_up((positions + most - 1) / most, PANEL<T>));
+        count = (positions + length - 1) / length;
+    }
+    int64_t from(int64_t part) const { return part * length; }
+    int64_t to(int64_t part) const { return std::min(positions, (part + 1) * length); }
+};
+
+// Products with the small inverse of each subspace: rows [channels, padded] of A times D⁻¹ fields become Aᵀ's factors.
+template <class T> void apply_inverse(const LowRank<T>& batch, const Capacities& kept, double* rows) {
+    const int64_t channels = batch.channels, pitch = batch.pitch();
+    std::vector<double> mean(pitch);
+    for (int64_t c = 0; c < channels; ++c)
+        for (int64_t k = 0; k < batch.rank; ++k) mean[k] += rows[c * pitch + k] / static_cast<double>(channels);
+    const double of_mean = kept.strength() * (batch.within + (static_cast<double>(channels) - 1) * batch.across);
+    const double of_differences = kept.strength() * (batch.within - batch.across);
+    if (channels > 1)
+        for (int64_t c = 0; c < channels; ++c) {
+            double* row = rows + c * pitch;
+            for (int64_t k = 0; k < batch.rank; ++k) row[k] -= mean[k];
+            substitute(kept.differences(), batch.rank, row);
+        }
+    substitute(kept.mean(), batch.rank, mean.data());
+    for (int64_t c = 0; c < channels; ++c)
+        for (int64_t k = 0; k < batch.rank; ++k)
+            rows[c * pitch + k] = (channels > 1 ? of_differences * rows[c * pitch + k] : 0.0) + of_mean * mean[k];
+}
+
+// From products of A with fields: what Aᵀ is multiplied by in the solution, and the products of A with the solution.
+template <class T> void solve_small(const LowRank<T>& batch, const Capacities& kept, const double* products, T* inner, double* seen) {
+    const int64_t rank = batch.rank, pitch = batch.pitch();
+    std::vector<double> rows(batch.channels * pitch);
+    for (int64_t i = 0; i < batch.channels * pitch; ++i) rows[i] = products[i] / kept.ridge();
+    apply_inverse(batch, kept, rows.data());
+    for (int64_t c = 0; c < batch.channels; ++c) {
+        double *row = rows.data() + c * pitch, *out = seen + c * pitch;
+        std::copy(products + c * pitch, products + (c + 1) * pitch, out);
+        for (int64_t k = 0; k < rank; ++k) {
+            inner[c * rank + k] = static_cast<T>(row[k]);
+            const double* line = kept.gram() + k * pitch;
+            for (int64_t j = 0; j < pitch; ++j) out[j] -= row[k] * line[j];
+        }
+        for (int64_t k = 0; k < pitch; ++k) out[k] /= kept.ridge();
+    }
+}
+
+// The strength of one example, and the factors of its small systems; `room` for two matrices.
+template <class T> void prepare(const LowRank<T>& batch, int64_t example, const Capacities& kept, double* room) {
+    const double ridge = kept.ridge() = batch.ridge[example * batch.ridge_stride];
+    kept.norm() = -1;
+    kept.definite() = 0;
+    kept.condition() = std::numeric_limits<double>::quiet_NaN();
+    if (batch.strength) {
+        kept.strength() = batch.strength[example * batch.strength_stride];
+    } else {
+        kept.norm() = eighth_norm(kept.gram(), batch.rank, room);
+        const double above = std::max<double>(ridge, std::numeric_limits<T>::min());
+        kept.strength() = batch.gain / (1 + batch.gain * kept.norm() / (batch.share * above));
+    }
+    if (!(ridge > 0) || !std::isfinite(ridge)) return;
+    const double by = kept.strength() / ridge, channels = static_cast<double>(batch.channels);
+    if (!factorise(kept.gram(), by * (batch.within + (channels - 1) * batch.across), batch.rank, kept.mean())) return;
+    double spread = spread_of_pivots(kept.mean(), batch.rank);
+    if (batch.channels > 1) {
+        if (!factorise(kept.gram(), by * (batch.within - batch.across), batch.rank, kept.differences())) return;
+        spread = std::max(spread, spread_of_pivots(kept.differences(), batch.rank));
+    }
+    kept.definite() = 1;
+    kept.condition() = spread * spread;
+}
+
+// Threads for groups of examples, each of which works alone; or, where there is one group, for parts of its columns.
+template <class T> struct Shares {
+    Parts<T> parts;
+    int outer, inner;
+    explicit Shares(const LowRank<T>& batch) : parts(batch.positions) {
+        outer = static_cast<int>(std::min<int64_t>(batch.threads, batch.groups()));
+        inner = outer > 1 ? 1 : static_cast<int>(std::min<int64_t>(batch.threads, parts.count));
+    }
+    int all() const { return std::max(outer, inner); }
+
+    template <class Work> void for_groups(int64_t groups, const Work& work) const {
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(outer) if (outer > 1) schedule(dynamic)
+#endif
+        for (int64_t group = 0; group < groups; ++group) work(group, thread());
+    }
+    template <class Work> void for_parts(int64_t own, const Work& work) const {
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(inner) if (inner > 1) schedule(dynamic)
+#endif
+        for (int64_t part = 0; part < parts.count; ++part) work(part, inner > 1 ? thread() : own);
+    }
+
+  private:
+    static int64_t thread() {
+#ifdef _OPENMP
+        return omp_get_thread_num();
+#else
+        return 0;
+#endif
+    }
+};
+
+// Memory for each of some threads.
+template <class T> class Rooms {
+  public:
+    Rooms(int64_t count, int64_t size) : size_(round_up(size, 16)), all_(count * size_) {}
+    T* operator[](int64_t thread) const { return all_.data + thread * size_; }
+
+  private:
+    int64_t size_;
+    Buffer<T> all_;
+};
+
+// Products over all columns, added up in the order of their parts.
+template <class T>
+void measure_all(const Shares<T>& shares, const Coupled<T>& given, int64_t own, const Rooms<T>& rooms, double* sums, double* gram,
+                 double* products) {
+    const int64_t matrix = gram ? given.rank * padded(given.rank) : 0, rows = given.rows * padded(given.rank), size = matrix + rows;
+    std::fill(sums, sums + shares.parts.count * size, 0.0);
+    shares.for_parts(own, [&](int64_t part, int64_t thread) {
+        double* mine = sums + part * size;
+        Passes<T>::measure(given, shares.parts.from(part), shares.parts.to(part), rooms[thread], gram ? mine : nullptr, mine + matrix);
+    });
+    for (int64_t part = 1; part < shares.parts.count; ++part)
+        for (int64_t i = 0; i < size; ++i) sums[i] += sums[part * size + i];
+    if (gram) {
+        std::copy(sums, sums + matrix, gram);
+        mirror(gram, given.rank);
+    }
+    std::copy(sums + matrix, sums + size, products);
+}
+
+// Where the answers go.
+template <class T> struct Solutions {
+    T* x;               // [examples, channels, positions]; NaN where a matrix is not positive definite
+    double* kept;       // `Capacities::size` numbers for each example
+    uint8_t* definite;  // [examples]
+    T* condition;       // [examples]
+};
+
+// The worst condition number, or NaN where a matrix is not positive definite or a solution not finite.
+template <class T> double woodbury_forward(const LowRank<T>& batch, const T* rhs, const Solutions<T>& answer) {
+    T* const x = answer.x;
+    double* const kept = answer.kept;
+    const Shares<T> shares(batch);
+    const int64_t rank = batch.rank, pitch = batch.pitch(), field = batch.channels * batch.positions, keeps = Capacities::size(rank, batch.channels);
+    const int64_t together = batch.of_group(), rows = together * batch.channels * pitch;
+    const Rooms<T> rooms(shares.all(), (rank + batch.channels) * PITCH<T> + batch.channels * rank);
+    const Rooms<double> sums(shares.outer, shares.parts.count * (rank * pitch + rows) + rows + 2 * rank * pitch);
+    std::vector<uint8_t> fine(batch.examples, 1);
+    in_large_pages(x, batch.examples * field * sizeof(T));
+    shares.for_groups(batch.groups(), [&](int64_t group, int64_t own) {
+        const int64_t first = group * together;
+        const Capacities leader{kept + first * keeps, rank};
+        double *products = sums[own], *matrices = products + rows, *parts = matrices + 2 * rank * pitch;
+        measure_all<T>(shares, batch.coupled(group, rhs + first * field, together), own, rooms, parts, leader.gram(), products);
+        for (int64_t e = 0; e < together; ++e) {
+            const int64_t example = first + e;
+            const Capacities mine{kept + example * keeps, rank};
+            if (e) std::copy(leader.gram(), leader.gram() + rank * pitch, mine.gram());
+            prepare<T>(batch, example, mine, matrices);
+            T* out = x + example * field;
+            answer.definite[example] = mine.definite() != 0;
+            answer.condition[example] = static_cast<T>(mine.condition());
+            if (!mine.definite()) {
+                std::fill(out, out + field, std::numeric_limits<T>::quiet_NaN());
+                continue;
+            }
+            T* inner = rooms[own] + (rank + batch.channels) * PITCH<T>;
+            solve_small<T>(batch, mine, products + e * batch.channels * pitch, inner, mine.seen());
+            const Inverse<T> by{static_cast<T>(1 / mine.ridge()), batch.present ? batch.present + example * batch.positions : nullptr};
+            const Coupled<T> given = batch.coupled(group, rhs + example * field, 1);
+            std::vector<uint8_t> finite(shares.parts.count);
+            shares.for_parts(own, [&](int64_t part, int64_t thread) {
+                finite[part] = Passes<T>::finish(given, {inner, rank}, by, shares.parts.from(part), shares.parts.to(part), rooms[thread], out);
+            });
+            if (std::find(finite.begin(), finite.end(), 0) != finite.end()) fine[example] = 0;
+        }
+    });
+    double worst = 1;
+    for (int64_t example = 0; example < batch.examples; ++example) {
+        if (!answer.definite[example] || !fine[example]) return std::numeric_limits<double>::quiet_NaN();
+        worst = std::max(worst, Capacities{kept + example * keeps, rank}.condition());
+    }
+    return worst;
+}
+
+// Gradients: of the right-hand sides [examples, channels, positions], of the vectors (or null), of ridge and strength [examples].
+template <class T> struct Gradients {
+    T* rhs;
+    T* vectors;
+    double* ridge;
+    double* strength;  // where it was given
+};
+
+// What the gradient of the vectors is made of, for the examples of one group: see `Slope`.
+template <class T> struct Recipe {
+    std::vector<T> inner, makers, factors;
+    int64_t extra = 0;
+};
+
+// S times rows [channels, padded].
+template <class T> std::vector<double> mixed(const LowRank<T>& batch, const double* rows) {
+    const int64_t pitch = batch.pitch();
+    std::vector<double> sum(pitch), out(batch.channels * pitch);
+    for (int64_t c = 0; c < batch.channels; ++c)
+        for (int64_t k = 0; k < pitch; ++k) sum[k] += rows[c * pitch + k];
+    for (int64_t c = 0; c < batch.channels; ++c)
+        for (int64_t k = 0; k < pitch; ++k) out[c * pitch + k] = (batch.within - batch.across) * rows[c * pitch + k] + batch.across * sum[k];
+    return out;
+}
+
+// The share of the bound: 2 slope (G / norm)⁷ A, by a factor of the matrix where few rows make it up to rounding.
+template <class T> std::vector<double> bound_share(const LowRank<T>& batch, const Capacities& kept, double slope, Recipe<T>& recipe) {
+    const int64_t rank = batch.rank, pitch = batch.pitch(), matrix = rank * pitch;
+    if (!(kept.norm() > 0) || slope == 0) return {};
+    std::vector<double> power(5 * matrix + pitch);
+    double *rows = power.data() + matrix, *diagonal = power.data() + 5 * matrix;
+    seventh_power(kept.gram(), kept.norm(), rank, power.data(), rows);
+    const int64_t found = low_rank_factor(power.data(), rank, 4 * std::numeric_limits<T>::epsilon(), rank / 2, rows, diagonal);
+    recipe.extra = found < 0 ? rank : found;
+    std::vector<double> factors(rank * recipe.extra);
+    for (int64_t k = 0; k < rank; ++k)
+        for (int64_t j = 0; j < recipe.extra; ++j) factors[k * recipe.extra + j] = 2 * slope * (found < 0 ? power[k * pitch + j] : rows[j * pitch + k]);
+    for (int64_t j = 0; j < found; ++j)
+        for (int64_t k = 0; k < rank; ++k) recipe.makers.push_back(static_cast<T>(rows[j * pitch + k]));
+    return factors;
+}
+
+template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back, const T* x, const double* kept, const Gradients<T>& out) {
+    const Shares<T> shares(batch);
+    const int64_t rank = batch.rank, pitch = batch.pitch(), channels = batch.channels, field = channels * batch.positions;
+    const int64_t keeps = Capacities::size(rank, channels), together = batch.of_group(), rows = channels * pitch;
+    const Rooms<T> rooms(shares.all(), slope_room<T>(rank, channels));
+    const Rooms<double> sums(shares.outer, (shares.parts.count + 1) * together * rows + shares.parts.count);
+    in_large_pages(out.rhs, batch.examples * field * sizeof(T));
+    if (out.vectors) in_large_pages(out.vectors, batch.groups() * rank * batch.positions * sizeof(T));
+    shares.for_groups(batch.groups(), [&](int64_t group, int64_t own) {
+        const int64_t first = group * together;
+        double *products = sums[own], *parts = products + together * rows, *totals = parts + shares.parts.count * together * rows;
+        T* vectors = out.vectors ? out.vectors + group * rank * batch.positions : nullptr;
+        measure_all<T>(shares, batch.coupled(group, back + first * field, together), own, rooms, parts, nullptr, products);
+        std::vector<Recipe<T>> recipes(together);
+        std::vector<double> seen(together * rows);
+        double slope = 0;  // of the norm of A Aᵀ, which the examples of a group share
+        int64_t leader = -1;
+        for (int64_t e = 0; e < together; ++e) {
+            const int64_t example = first + e;
+            const Capacities mine{const_cast<double*>(kept) + example * keeps, rank};
+            out.ridge[example] = out.strength[example] = 0;
+            if (!mine.definite()) continue;
+            if (leader < 0) leader = e;
+            recipes[e].inner.resize(channels * rank);
+            solve_small<T>(batch, mine, products + e * rows, recipes[e].inner.data(), seen.data() + e * rows);
+            const std::vector<double> other = mixed(batch, mine.seen());
+            double found = 0;
+            for (int64_t i = 0; i < rows; ++i) found -= other[i] * seen[e * rows + i];
+            if (mine.norm() < 0) {
+                out.strength[example] = found;
+            } else {
+                const double by = found * mine.strength() * mine.strength() / (batch.share * mine.ridge());
+                slope -= by;
+                out.ridge[example] = by * mine.norm() / mine.ridge();
+            }
+        }
+        if (vectors && leader < 0) std::fill(vectors, vectors + rank * batch.positions, T{});
+        for (int64_t e = 0; e < together; ++e) {
+            const int64_t example = first + e;
+            const Capacities mine{const_cast<double*>(kept) + example * keeps, rank};
+            Recipe<T>& recipe = recipes[e];
+            if (!mine.definite()) {
+                std::fill(out.rhs + example * field, out.rhs + (example + 1) * field, T{});
+                continue;
+            }
+            if (vectors) {
+                std::vector<double> share;
+                if (e == leader) share = bound_share(batch, mine, slope, recipe);
+                const std::vector<double> of_solution = mixed(batch, seen.data() + e * rows), of_adjoint = mixed(batch, mine.seen());
+                const int64_t wide = recipe.extra + 2 * channels, at = recipe.extra == rank ? 0 : recipe.extra, behind = at ? 0 : 2 * channels;
+                recipe.factors.resize(rank * wide);
+                for (int64_t k = 0; k < rank; ++k) {
+                    T* row = recipe.factors.data() + k * wide;
+                    for (int64_t j = 0; j < recipe.extra; ++j) row[behind + j] = static_cast<T>(share[k * recipe.extra + j]);
+                    for (int64_t c = 0; c < channels; ++c) {
+                        row[at + c] = static_cast<T>(-mine.strength() * of_adjoint[c * pitch + k]);
+                        row[at + channels + c] = static_cast<T>(-mine.strength() * of_solution[c * pitch + k]);
+                    }
+                }
+            }
+            recipe.makers.insert(recipe.makers.end(), recipe.inner.begin(), recipe.inner.end());
+            const Slope<T> to_do{batch.coupled(group, back + example * field, 1), x + example * field,
+                                 {static_cast<T>(1 / mine.ridge()), batch.present ? batch.present + example * batch.positions : nullptr},
+                                 {recipe.makers.data(), rank}, recipe.extra, {recipe.factors.data(), recipe.extra + 2 * channels},
+                                 out.rhs + example * field, vectors, e != leader};
+            shares.for_parts(own, [&](int64_t part, int64_t thread) {
+                totals[part] = Passes<T>::slope(to_do, shares.parts.from(part), shares.parts.to(part), rooms[thread]);
+            });
+            for (int64_t part = 0; part < shares.parts.count; ++part) out.ridge[example] -= totals[part];
+        }
+    });
+}
+
+}  // namespace energyml
