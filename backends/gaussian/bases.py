@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from energyml.bind.quadratic import QuadraticForm
+from energyml.plan.fields import by_fourier
 
-# Images of at least so many rows and columns are transformed by Fourier transforms, smaller ones by products: below it
-# many small steps cost more than they save (measured on one core in float32: equal at 128, six times faster at 1024).
-FAST_FROM = 160
 # Cells that are transformed at a time: what is made on the way stays in the cache.
 NEAR = 2**18
 
@@ -161,7 +159,7 @@ class Transform(Base):
     def _between(self, rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Rows times a function of the matrix."""
         grid = rows.reshape(*rows.shape[:2], *self.shape)
-        if len(self.shape) == 2 and min(self.shape) >= FAST_FROM:
+        if by_fourier(self.shape):
             return self._by_fourier(grid, function).reshape(rows.shape)
         for axis, basis in enumerate(self.bases):
             grid = _along(grid, basis.T, axis)
