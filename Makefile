@@ -10,7 +10,7 @@ PIP   := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test fuzz validity bench bench-exact bench-gaussian docs fmt clean
+.PHONY: help venv demo test fuzz validity bench bench-exact bench-gaussian bench-mcmc docs fmt clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,17 @@ $(FIELDS_STAMP): $(PEERS_STAMP) benchmarks/gaussian/peers.txt
 bench-gaussian: $(FIELDS_STAMP) ## Gaussian fields against their peers; BENCH='grids --quick' for a part
 	@kept=0; $(PEERS)/bin/python -m benchmarks.gaussian.run $(BENCH) || kept=1; \
 	$(PEERS)/bin/python -m benchmarks.gaussian.run report && exit $$kept
+
+SAMPLERS_STAMP := $(PEERS)/.installed-samplers
+
+$(SAMPLERS_STAMP): $(PEERS_STAMP) benchmarks/mcmc/peers.txt
+	@$(PEERS_PIP) install --requirement benchmarks/mcmc/peers.txt
+	@$(PEERS_PIP) install --no-deps pgmax==0.6.1 || echo "pgmax is left out: it cannot be installed"
+	@touch $@
+
+bench-mcmc: $(SAMPLERS_STAMP) ## samplers against their peers; BENCH='speed --quick' for a part
+	@kept=0; $(PEERS)/bin/python -m benchmarks.mcmc.run $(BENCH) || kept=1; \
+	$(PEERS)/bin/python -m benchmarks.mcmc.run report && exit $$kept
 
 docs: $(STAMP) ## regenerate the generated parts of docs/
 	$(BIN)/python -m energyml.docgen

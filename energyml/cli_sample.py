@@ -34,6 +34,12 @@ def sample(
     inputs: Annotated[
         Path | None, typer.Option("--inputs", help="JSON file: tensors by declared name; random when left out.")
     ] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(
+            "--evidence", help="JSON file: known cells by variable, null or '?' where unknown; draws fill in the rest."
+        ),
+    ] = None,
     labels: Annotated[
         Path | None, typer.Option("--labels", help="JSON file: the labels of each set that comes from data.")
     ] = None,
@@ -45,10 +51,18 @@ def sample(
     allow: Annotated[
         list[str] | None, typer.Option("--allow-import", help="A package whose networks a checkpoint may import.")
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", help="Where the chains stand: they go on from this file, and are kept in it."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
 ) -> None:
-    """Draw answers from a spec or a run, and say plainly when the chains have not mixed."""
-    from energyml.sampling.run import Request, draw, model_of
+    """Draw answers from a spec or a run, and say plainly when the chains have not mixed.
+
+    Ctrl-C ends it after the sweep, and keeps the draws so far.
+    """
+    from energyml.sampling.run import Request, draw, model_of, untrained
+    from energyml.train.run import interruptible
 
     if out is not None:  # before the draws, which would be lost
         check_writable(out)
@@ -56,22 +70,33 @@ def sample(
             from energyml.interop.arviz import need_arviz
 
             need_arviz()
+    if state is not None:
+        check_writable(state)
+
+    def request_for(compiled: Any) -> Request:
+        sizes = _sizes(compiled, size)
+        return Request(count, chains, burn_in, infer, inputs, evidence, labels, sizes, batch, seed, state)
+
     if subject == "-" or Path(subject).suffix == ".energy":
         source = source_from("<stdin>", sys.stdin.buffer.read()) if subject == "-" else read_source(subject)
         compiled = compile_source(source)
-        request = Request(count, chains, burn_in, infer, inputs, labels, _sizes(compiled, size), batch, seed)
+        request = request_for(compiled)
         model = model_of(compiled, request)
-        notes = [f"the weights are random (seed {seed}): a run has trained ones"]
+        notes = untrained(model, seed)
     else:
         from energyml.train.folder import load_run
 
         model, _ = load_run(subject, allow_import=allow or ())
         notes = []
-        request = Request(count, chains, burn_in, infer, inputs, labels, _sizes(model.compiled, size), batch, seed)
+        request = request_for(model.compiled)
     if inputs is None and model.graph.inputs:
         notes.append(f"the inputs are random (seed {seed}): `--inputs FILE` gives others")
+    if state is not None and state.exists():
+        notes.append(f"the chains went on from {state}, without burn-in")
     with _shown() as progress:
-        drawn = draw(model, request, progress)
+        drawn = draw(model, request, progress, interruptible)
+    if drawn.stopped and drawn.trace is not None:
+        notes.append(f"stopped before the end: {drawn.trace.score.shape[0]} sweeps of each chain were made")
     if out is not None and out.suffix == ".nc":
         drawn.posterior.to_arviz().to_netcdf(str(out))
     elif out is not None:
@@ -82,6 +107,8 @@ def sample(
         typer.echo("\n".join([drawn.summary, *(f"note: {note}" for note in notes)]))
         if out is not None:
             typer.echo(f"wrote {out}")
+    if drawn.stopped:
+        raise typer.Exit(130)
 
 
 def _sizes(compiled: Any, size: list[str] | None) -> dict[str, int]:
@@ -105,11 +132,19 @@ def _facts(drawn: Any) -> dict[str, Any]:
         "novel": float(trace.novel.mean()),
         "energy": _number(float(trace.energy.mean())),
         "rhat": {"energy": _number(float(trace.rhat_energy.max())), "cells": _number(trace.rhat_cells)},
-        "ess": {"energy": _number(float(trace.ess_energy.min())), "cells": _number(trace.ess_cells)},
+        "ess": _worth(trace),
         "mixed": trace.mixed,
+        "moved": trace.moved,
         "valid": trace.valid,
         "warning": trace.warning,
     }
+
+
+def _worth(trace: Any) -> dict[str, float | None]:
+    """Effective numbers of draws, where they can be told."""
+    if trace.untold is not None:
+        return {"energy": None, "cells": None}
+    return {"energy": _number(float(trace.ess_energy.min())), "cells": _number(trace.ess_cells)}
 
 
 def _number(value: float) -> float | None:

@@ -46,7 +46,6 @@ def chunking(b: em.Builder) -> None:
     b.chain(y, unary=words(char, word, pos), pair=W)
     b.scheme(y, "bio")
     b.infer("exact")
-    b.decode("marginal_argmax")
     b.train(
         "marginal_ce",
         balance=em.choose("online", scale="y.unary", against="y.pair", grid=em.spread(2**-8, 2**8), subset=3000),
@@ -103,7 +102,6 @@ def ocr(b: em.Builder) -> None:
     W = b.param("W", em.real["from":Letter, "to":Letter], initial=em.choose("normal", 0.1))
     b.chain(y, unary=cnn(image), pair=W)
     b.infer("exact")
-    b.decode("marginal_argmax")
     b.train(
         "marginal_ce",
         balance=em.choose("online", scale="y.unary", against="y.pair", grid=em.spread(2**-8, 2**8), subset=2000),
@@ -612,3 +610,16 @@ def test_a_potential_takes_the_options_of_its_card() -> None:
     s = b.field("s", em.real[H, W])
     b.gaussian(s, unary=u, pair=em.potential("smooth", 0.5, diagonals=True))
     assert "pair: smooth(0.5, diagonals: true)" in b.text()
+
+
+def test_several_tensors_are_given_by_name() -> None:
+    b = em.Builder()
+    Tag, T, S = b.labels("Tag", ["O", "B"]), b.dim("T"), b.dim("S")
+    x, z = b.input("x", em.real[S, 3]), b.input("z", Tag[T])
+    y, m = b.output("y", Tag[T]), b.net("m", "masked_blstm", hidden=3)
+    b.masked(y, conditionals=m, given={"words": x, "tags": z}, energy="local")
+    assert "masked y { conditionals: m, energy: local, given: { words: x, tags: z } }" in b.text()
+    with pytest.raises(em.EnergyError, match="'two words' cannot be a name"):
+        b.masked(y, conditionals=m, given={"two words": x})
+    with pytest.raises(TypeError, match="a tensor or a number"):
+        b.masked(y, conditionals=m, given={"words": "x"})

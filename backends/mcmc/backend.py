@@ -22,6 +22,7 @@ from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering, ladder
 from energyml.backends.variational.factors import Grounder
 from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
@@ -109,6 +110,7 @@ class MetropolisHastings(Sampler):
             sweeps=int(option["sweeps"]) + int(option["burn_in"]),
             anneal=float(option["anneal_by"]) if option["anneal"] else 0.0,
             forced=int(option["forced"]),
+            hide=str(option["hide"]),
             temperature=float(option["temperature"]),
             nucleus=float(option["nucleus"]),
             mixture=float(option["mixture"]),
@@ -172,6 +174,9 @@ class SamplerSession(Session):
 
     Attributes:
         progress: called after each sweep.
+        stopping: asked after each sweep that is kept; once it says yes, what there is must do.
+        begin: where chains go on instead of starting, with no burn-in; they must be chains of this batch.
+        ended: where they stood after the last sweep.
     """
 
     def __init__(self, problem: Problem, backend: Sampler) -> None:
@@ -179,6 +184,9 @@ class SamplerSession(Session):
         self.latent = frozenset(v.name for v in problem.graph.discrete if v.kind == "latent")
         self.once = Remembered().once
         self.progress: Callable[[Progress], None] | None = None
+        self.stopping: Callable[[], bool] | None = None
+        self.begin: State | None = None
+        self.ended: State | None = None
 
     def ask(self, query: Query) -> Result:
         """Answer a query of the card."""
@@ -224,11 +232,14 @@ class SamplerSession(Session):
     # --------------------------------------------------------------------------------------------------------- running
 
     def run(self, generator: torch.Generator, sweeps: int) -> Trace:
-        """Run the chains: burn-in, then `sweeps` sweeps that are kept."""
-        chains, burn_in = int(self.selection["chains"]), int(self.selection["burn_in"])
+        """Run the chains: burn-in, then `sweeps` sweeps that are kept, or fewer where `stopping` says so."""
+        chains = int(self.selection["chains"])
         kernel = self.backend.kernel(self.problem, chains)
         kept = _Kept(kernel, chains)
-        state = kernel.init(generator)
+        if self.begin is None:
+            state, burn_in = kernel.init(generator), int(self.selection["burn_in"])
+        else:
+            state, burn_in = self._checked(self.begin, kernel), 0
         begin = 0
         if self.progress is None:  # nobody looks at what is thrown away
             state, _ = kernel.run(state, burn_in)
@@ -241,7 +252,28 @@ class SamplerSession(Session):
                 rate = float(info.accepted.sum() / info.proposed.sum().clamp(min=1))
                 energy = float(-state.score.mean()) if state.score.numel() else 0.0
                 self.progress(Progress(sweep + 1, burn_in + sweeps, sweep < burn_in, rate, energy))
+            if self.stopping is not None and self.stopping():
+                if sweep < burn_in:
+                    raise EnergyError(
+                        f"stopped after {sweep + 1} of {burn_in} sweeps of burn-in: there are no draws yet"
+                    )
+                break
+        self.ended = state
         return kept.trace(self, burn_in)
+
+    def _checked(self, state: State, kernel: Kernel) -> State:
+        """Where chains go on; refused where they are not those of this batch."""
+        target = kernel.target
+        shapes = {name: (target.size, target.chains, cells) for name, cells in target.cells.items()}
+        if {name: tuple(one.shape) for name, one in state.labels.items()} != shapes:
+            raise EnergyError(
+                f"these chains are of another model, or of other numbers of examples, chains or cells than {shapes}"
+            )
+        with torch.no_grad():
+            score = target.score(state.labels)
+        if not torch.allclose(score, state.score.to(score), rtol=1e-4, atol=1e-4):
+            raise EnergyError("these chains are of other weights, inputs or evidence: their scores are not the model's")
+        return state
 
     # --------------------------------------------------------------------------------------------------------- answers
 
@@ -311,7 +343,7 @@ def _statistics(trace: Trace) -> Mapping[str, Any]:
             "acceptance": lambda: float(trace.acceptance.mean()) if trace.acceptance.numel() else 0.0,
             "novel": lambda: float(trace.novel.mean()) if trace.novel.numel() else 0.0,
             "rhat": lambda: max(float(trace.rhat_energy.max()), trace.rhat_cells) if trace.score.numel() else 1.0,
-            "ess": lambda: min(float(trace.ess_energy.min()), trace.ess_cells) if trace.score.numel() else 0.0,
+            "ess": lambda: trace.ess if trace.score.numel() else 0.0,
             "standard_error": lambda: {name: trace.marginal_errors(name) for name in trace.labels},
             "valid": lambda: trace.valid,
             "warning": lambda: trace.warning,
@@ -397,8 +429,9 @@ class Predict(Sampler):
 
     def kernel(self, problem: Problem, chains: int) -> MaskPredict:
         """With the options of the card."""
-        rounds, pick = int(self.selection["rounds"]), str(self.selection["pick"])
-        return MaskPredict(ScoreTarget(problem, chains), rounds, pick)
+        option = self.selection
+        rounds, pick, hide = int(option["rounds"]), str(option["pick"]), str(option["hide"])
+        return MaskPredict(ScoreTarget(problem, chains), rounds, pick, hide)
 
     def open(self, problem: Problem) -> Session:
         """Nothing is decoded before a query asks."""

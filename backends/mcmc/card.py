@@ -15,6 +15,12 @@ _RUN = (_SWEEPS, _CHAINS, _BURN_IN)
 _TEMPERATURE = Option("temperature", Real(0, open_low=True), 1.0, "temperature of the proposal")
 _NUCLEUS = Option("nucleus", Real(0, 1), 1.0, "mass of the proposal that is kept")
 _ORDER = Option("order", Word(("sequential", "random")), "sequential", "order of cells, each once in a sweep")
+_HIDE = Option(
+    "hide",
+    Word(("one", "some")),
+    "one",
+    "from the network: each cell by itself, or all that are predicted together, as `mlm(hide: some)` trains",
+)
 _BLOCK = Option(
     "block",
     Word(("none", "colour", "chains")),
@@ -100,6 +106,7 @@ CARDS = (
             Option("anneal", Flag(), False, "lower the energy's temperature towards a mode (no samples)"),
             Option("anneal_by", Real(0), 0.04, "by how much a sweep lowers it, down to 0.05"),
             Option("forced", Whole(0), 0, "sweeps at the beginning that accept everything"),
+            _HIDE,
         ),
         0,
         "energyml.backends.mcmc.backend:MetropolisHastings",
@@ -203,6 +210,7 @@ CARDS = (
         (
             Option("rounds", Whole(), 10, "predictions"),
             Option("pick", Word(("confidence", "random")), "confidence", "which cells are predicted again"),
+            _HIDE,
             Option("chains", Whole(), 1, "random starts, the best answer of which counts"),
         ),
         1,

@@ -16,6 +16,7 @@ from energyml.backends.mcmc.kernel import Current, Kernel, accepted
 from energyml.backends.mcmc.proposals import evaluate, narrowed
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.target import ScoreTarget
+from energyml.bind.whole import MaskedTerm
 from energyml.cards.options import Annealed
 
 # The lowest temperature of an annealed energy: lowered by a constant at each sweep, it would turn negative.
@@ -32,6 +33,9 @@ class Proposing(Kernel):
         nucleus: the mass of the proposals that is kept.
         mixture: the share of proposals from before the nucleus was cut out.
         order: `sequential` or `random`, without replacement within a sweep.
+
+    Attributes:
+        open: by variable: [B, 1, cells], which cells may change.
     """
 
     target: ScoreTarget
@@ -46,10 +50,15 @@ class Proposing(Kernel):
     ) -> None:
         super().__init__(target)
         self.temperature, self.nucleus, self.mixture, self.order = temperature, nucleus, mixture, order
+        self.open = {name: ~target.fixed(name) for name in target.cells}
+        # Cells that no example may change are left out: a move would cost a pass and lead nowhere.
+        self.moving = [
+            (name, cell) for name, one in self.open.items() for cell in one.any(0).any(0).nonzero().flatten().tolist()
+        ]
 
     def cells(self, random: Randomness) -> Block:
-        """All cells, in the order of this sweep."""
-        every = [(name, cell) for name, count in self.target.cells.items() for cell in range(count)]
+        """All cells that some example may change, in the order of this sweep."""
+        every = self.moving
         return [every[place] for place in random.permutation(len(every))] if self.order == "random" else every
 
     def proposals(self, current: Current) -> dict[str, Tensor]:
@@ -74,6 +83,8 @@ class Metropolis(Proposing):
         sweeps: how many sweeps there will be, for schedules.
         anneal: by how much the energy's temperature falls with each sweep, down to 0.05; 0 leaves it at 1.
         forced: sweeps at the beginning in which everything possible is accepted.
+        hide: `one`: each cell of a block is proposed given the old labels of all others, itself masked; `some`: all of
+            a block are hidden together, as in the thesis.  That takes another pass for each move of several cells.
         options: as `Proposing`.
     """
 
@@ -85,14 +96,16 @@ class Metropolis(Proposing):
         sweeps: int = 1,
         anneal: float = 0.0,
         forced: int = 0,
+        hide: str = "one",
         temperature: float = 1.0,
         nucleus: float = 1.0,
         mixture: float = 0.0,
         order: str = "sequential",
     ) -> None:
         super().__init__(target, temperature, nucleus, mixture, order)
-        self.block, self.sweeps, self.anneal, self.forced = block, sweeps, anneal, forced
+        self.block, self.sweeps, self.anneal, self.forced, self.hide = block, sweeps, anneal, forced, hide
         self.valid = anneal == 0
+        self.masked_alone = all(isinstance(term, MaskedTerm) for term in target.problem.terms)
 
     @property
     def warning(self) -> str | None:
@@ -119,18 +132,24 @@ class Metropolis(Proposing):
 
     def move(self, current: Current, move: Block, random: Randomness) -> None:
         """Propose all cells of a block at once from the current labels, and accept or reject them together."""
-        before = self.proposals(current)
-        labels = {name: one.clone() for name, one in current.labels.items()}
         by_name: dict[str, list[int]] = {}
         for name, cell in move:
             by_name.setdefault(name, []).append(cell)
+        hidden = self._hidden(current, by_name) if self.hide == "some" and len(move) > 1 else None
+        before = self.proposals(current)  # kept with the answer, also where they are not what is proposed from
+        if hidden is not None:
+            before = evaluate(self.target, current.labels, hidden).proposals
+        labels = {name: one.clone() for name, one in current.labels.items()}
         ahead = {name: self.narrowed(before[name][:, :, cells]) for name, cells in by_name.items()}
         for name, cells in by_name.items():
             labels[name][:, :, cells] = random.categorical(ahead[name])
         found = evaluate(self.target, labels)
+        behind = found.proposals
+        if hidden is not None:  # tables and step networks read labels of the block all the same
+            behind = before if self.masked_alone else evaluate(self.target, labels, hidden).proposals
         forward, backward = torch.zeros_like(current.score), torch.zeros_like(current.score)
         for name, cells in by_name.items():
-            back = self.narrowed(found.proposals[name][:, :, cells])
+            back = self.narrowed(behind[name][:, :, cells])
             old, new = current.labels[name][:, :, cells], labels[name][:, :, cells]
             forward = forward + self.log_proposal(ahead[name], old, new)
             backward = backward + self.log_proposal(back, new, old)
@@ -139,6 +158,15 @@ class Metropolis(Proposing):
             ratio = torch.where(current.sweep < self.forced, torch.where(found.score.isneginf(), ratio, 0.0), ratio)
         taken = accepted(ratio, random)
         self._take(current, labels, found.score, found.proposals, taken, by_name)
+
+    def _hidden(self, current: Current, by_name: dict[str, list[int]]) -> dict[str, Tensor]:
+        """[B, C, cells] by variable: which cells a block hides, of those that may change."""
+        hidden = {}
+        for name, labels in current.labels.items():
+            here = torch.zeros_like(labels, dtype=torch.bool)
+            here[:, :, by_name.get(name, [])] = True
+            hidden[name] = here & self.open[name]
+        return hidden
 
     def log_proposal(self, log_q: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """[B, C]: the log-probability of proposing a block's labels `end` from `start`: over all of its cells.
@@ -167,7 +195,7 @@ class Metropolis(Proposing):
         """Go where the move was accepted; elsewhere the old labels stay, with their score and proposals."""
         changed, present = torch.zeros_like(taken), torch.zeros_like(taken)
         for name, cells in by_name.items():
-            present = present | self.target.existing(name)[:, :, cells].any(-1)
+            present = present | self.open[name][:, :, cells].any(-1)
             changed = changed | (labels[name] != current.labels[name]).any(-1)
         kind = current.score.dtype
         current.count(present.to(kind), (taken & present).to(kind), (taken & changed).to(kind))
@@ -204,27 +232,32 @@ class DegenerateGibbs(Proposing):
         current.labels[name][:, :, cell] = new
         found = evaluate(self.target, current.labels)
         current.score, current.cache = found.score, dict(found.proposals)
-        present = self.target.existing(name)[:, :, cell].expand_as(old).to(current.score.dtype)
+        present = self.open[name][:, :, cell].expand_as(old).to(current.score.dtype)
         current.count(present, present, (new != old).to(present.dtype))
 
 
 class MaskPredict(Proposing):
     """Predict all cells at once, then again those that the network is least sure of, fewer with each round.
 
-    Source: Ghazvininejad et al. 2019 (mask-predict); the least likely cells are predicted again given all others, each
-    with itself masked.  A decoder, not a sampler.
+    Source: Ghazvininejad et al. 2019.  With `hide: some`, as there: the cells of a round are hidden together, all of
+    them in the first, and a cell is as sure as it was when it was last predicted; the start does not matter.  With
+    `hide: one` a cell is predicted given the labels of all others, itself masked, for networks that never learned to do
+    without several labels; a cell is as sure as it is now.  Round r of R predicts a share of 1 - r / R of the cells
+    that evidence leaves open.  A decoder, not a sampler.
 
     Args:
         target: what is decoded.
         rounds: how many times cells are predicted.
         pick: `confidence`: the cells whose labels are least likely are predicted again; `random`: any.
+        hide: `one` or `some`.
     """
 
     valid = False
 
-    def __init__(self, target: ScoreTarget, rounds: int, pick: str) -> None:
+    def __init__(self, target: ScoreTarget, rounds: int, pick: str, hide: str = "one") -> None:
         super().__init__(target)
-        self.rounds, self.pick = rounds, pick
+        self.rounds, self.pick, self.hide = rounds, pick, hide
+        self.sure: dict[str, Tensor] = {}  # of the labels that the rounds of this sweep have predicted
 
     @property
     def warning(self) -> str | None:
@@ -235,25 +268,41 @@ class MaskPredict(Proposing):
         """The rounds."""
         return range(self.rounds)
 
-    def move(self, current: Current, move: int, random: Randomness) -> None:
-        """Predict the share of cells of this round, in each variable."""
-        proposals = self.proposals(current)
-        for name, scores in proposals.items():
-            cells = scores.shape[2]
-            count = -(-cells * (self.rounds - move) // self.rounds)
-            sure = scores.log_softmax(-1)
-            held = sure.gather(-1, current.labels[name].unsqueeze(-1)).squeeze(-1)
-            if self.pick == "random":
-                held = torch.zeros_like(held)
-                held[:, :, random.permutation(cells)] = torch.arange(cells, device=held.device).to(held.dtype)
-            held = held.masked_fill(~self.target.existing(name), float("inf"))
-            again = held.sort(dim=-1, stable=True).indices[:, :, :count]
-            best = sure.argmax(-1)
-            current.labels[name].scatter_(-1, again, best.gather(-1, again))
+    def advance(self, current: Current, random: Randomness) -> None:
+        """All rounds; the answer is scored behind the last."""
+        self.sure = {}
+        super().advance(current, random)
         found = evaluate(self.target, current.labels)
         current.score, current.cache = found.score, dict(found.proposals)
+
+    def move(self, current: Current, move: int, random: Randomness) -> None:
+        """Predict the share of cells of this round, in each variable."""
+        if self.hide == "one":
+            proposals = evaluate(self.target, current.labels).proposals if move else self.proposals(current)
+            for name, scores in proposals.items():
+                held = scores.log_softmax(-1).gather(-1, current.labels[name].unsqueeze(-1)).squeeze(-1)
+                again = self._again(name, held, move, random)
+                current.labels[name] = torch.where(again, scores.argmax(-1), current.labels[name])
+        else:
+            nothing = {name: torch.zeros_like(one, dtype=current.score.dtype) for name, one in current.labels.items()}
+            hidden = {name: self._again(name, held, move, random) for name, held in (self.sure or nothing).items()}
+            for name, scores in evaluate(self.target, current.labels, hidden).proposals.items():
+                best = scores.log_softmax(-1).max(-1)
+                current.labels[name] = torch.where(hidden[name], best.indices, current.labels[name])
+                self.sure[name] = torch.where(hidden[name], best.values, self.sure.get(name, best.values))
         one = torch.ones_like(current.score)
         current.count(one, one, one)
+
+    def _again(self, name: str, held: Tensor, move: int, random: Randomness) -> Tensor:
+        """[B, C, cells]: the cells that a round predicts, of the log-probabilities [B, C, cells] of their labels."""
+        moving = self.open[name]
+        if self.pick == "random":
+            cells = held.shape[2]
+            held = torch.zeros_like(held)
+            held[:, :, random.permutation(cells)] = torch.arange(cells, device=held.device).to(held.dtype)
+        rank = held.masked_fill(~moving, float("inf")).argsort(dim=-1, stable=True).argsort(-1)
+        count = -(-moving.sum(-1, keepdim=True) * (self.rounds - move) // self.rounds)
+        return (rank < count) & moving
 
 
 __all__ = ["DegenerateGibbs", "MaskPredict", "Metropolis"]

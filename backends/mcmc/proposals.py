@@ -36,8 +36,15 @@ class Evaluated:
     proposals: dict[str, Tensor]
 
 
-def evaluate(target: ScoreTarget, labels: Labels) -> Evaluated:
-    """Scores and proposals of answers [B, C, cells].  Cost: one pass of each masked or step network for both."""
+def evaluate(target: ScoreTarget, labels: Labels, hidden: Labels | None = None) -> Evaluated:
+    """Scores and proposals of answers [B, C, cells].  Cost: one pass of each masked or step network for both.
+
+    Args:
+        target: what is sampled.
+        labels: the answers.
+        hidden: by variable: bool [B, C, cells], which cells masked networks do not see; then only the proposals of
+            these cells mean anything, and the score does not.
+    """
     copies = next(iter(labels.values())).shape[1]
     answer = {name: one.flatten(0, 1) for name, one in target.outward(labels).items()}
     proposals = {name: target.permitted(name).expand(-1, copies, -1, -1).clone() for name in labels}
@@ -46,7 +53,11 @@ def evaluate(target: ScoreTarget, labels: Labels) -> Evaluated:
     for term in target.problem.terms:
         if isinstance(term, MaskedTerm):
             name = term.body.variable
-            scores = term.masked_scores(target.problem.env, answer[name], copies)
+            env = target.problem.env
+            if hidden is None:
+                scores = term.masked_scores(env, answer[name], copies)
+            else:
+                scores = term.hidden_scores(env, answer[name], hidden[name].reshape(answer[name].shape), copies)
             proposals[name] += scores.reshape(proposals[name].shape)
             if alone:
                 score = score + _masked_total(term, target, answer[name], scores, copies)

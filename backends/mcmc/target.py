@@ -231,6 +231,10 @@ class ScoreTarget(Target):
         gone = ~self.existing(name).unsqueeze(-1)
         return scores.masked_fill(gone & (torch.arange(self.counts[name], device=self.device) > 0), float("-inf"))
 
+    def fixed(self, name: str) -> Tensor:
+        """[B, 1, cells]: the cells that evidence leaves one label, and those that do not exist."""
+        return self.permitted(name).isfinite().sum(-1) <= 1
+
     def random_labels(self, random: Randomness) -> dict[str, Tensor]:
         """Uniform over what evidence allows."""
         return {name: random.categorical(self.permitted(name).expand(-1, self.chains, -1, -1)) for name in self.cells}

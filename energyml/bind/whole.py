@@ -171,15 +171,38 @@ class MaskedTerm(BoundTerm):
             labels: [B * copies, T], -1 where there is no cell; the copies of an example stand together.
             copies: how many answers each example has.
         """
-        batch = env.batch
         net: Any = env.module._modules[self.body.net]
+        scores: Tensor = net.masked_scores(labels.clamp(min=0), *self._read(env, copies))
+        return scores
+
+    def hidden_scores(self, env: Environment, labels: Tensor, hidden: Tensor, copies: int = 1) -> Tensor:
+        """The scores [B * copies, T, labels] of positions that are hidden together; others' rows mean nothing.
+
+        Args:
+            env: the batch of B examples.
+            labels: as in `masked_scores`.
+            hidden: bool [B * copies, T].
+            copies: how many answers each example has.
+        """
+        net: Any = env.module._modules[self.body.net]
+        if not hasattr(net, "hidden_scores"):
+            raise EnergyError(
+                f"the network `{self.body.net}` hides one position at a time and has no `hidden_scores`; leave "
+                "`hide: some` out"
+            )
+        count = self.label_count(self.body.variable)
+        scores: Tensor = net.hidden_scores(labels.clamp(min=0).masked_fill(hidden, count), *self._read(env, copies))
+        return scores
+
+    def _read(self, env: Environment, copies: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """What the network is given, and which positions exist, a row for each copy of each example."""
+        batch = env.batch
         given = tuple(expanded(full(one(env), batch.size), copies) for one in self.given)
         masks = {name: expanded(mask, copies) for name, mask in batch.exists.items()}
         exists = repeated(batch.cells(self.body.variable, (self.dim,)), copies)
         if exists is not None:
             masks[self.dim] = exists
-        scores: Tensor = net.masked_scores(labels.clamp(min=0), given, masks)
-        return scores
+        return given, masks
 
 
 class BlackBoxTerm(BoundTerm):

@@ -256,7 +256,7 @@ class Builder:
         /,
         *,
         step: Net,
-        given: ExpressionLike | None = None,
+        given: ExpressionLike | Mapping[str, ExpressionLike] | None = None,
         normalize: Literal["local", "global"] | None = None,
         end: str | None = None,
     ) -> None:
@@ -271,9 +271,9 @@ class Builder:
         *,
         conditionals: Net,
         energy: Literal["raw", "local"] | None = None,
-        given: ExpressionLike | None = None,
+        given: ExpressionLike | Mapping[str, ExpressionLike] | None = None,
     ) -> None:
-        """Add the energy of a masked language model."""
+        """Add the energy of a masked language model; it may be given several tensors, by names of your choice."""
         words = {"energy": Word(("raw", "local"))}
         self._family("masked", variable, {"conditionals": conditionals, "energy": energy, "given": given}, words)
 
@@ -295,6 +295,9 @@ class Builder:
                 node = setting(value, words[name], place)
             elif name in ("step", "conditionals"):
                 node = name_of(required(Net, value, place).name)
+            elif name == "given" and isinstance(value, Mapping):
+                parts = [(ident(str(key), place), expression_node(one, place)) for key, one in value.items()]
+                node = t.Block(NOWHERE, tuple(t.Option(NOWHERE, key, one) for key, one in parts))
             else:
                 node = expression_node(value, place)
             made.append(t.Option(NOWHERE, t.Ident(NOWHERE, name), node))

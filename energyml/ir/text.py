@@ -144,7 +144,9 @@ def _domain(term: Term) -> str:
 
 
 def _given(given: tuple[Expression, ...]) -> dict[str, str]:
-    return {"given": ", ".join(map(str, given))} if given else {}
+    if len(given) < 2:
+        return {"given": str(given[0])} if given else {}
+    return {"given": _block({f"part{number}": str(one) for number, one in enumerate(given, start=1)})}
 
 
 def _block(options: Mapping[str, str]) -> str:

@@ -392,8 +392,6 @@ class _TermCheck:
             self.say(f"`{variable}` is `{scored.type}`, no sequence")
 
     def given(self, given: tuple[Expression, ...]) -> None:
-        if len(given) > 1:
-            self.say(f"a network is given at most one tensor, found {len(given)}")
         for value in given:
             self.expression(value)
 

@@ -161,7 +161,9 @@ def _look_over(context: Context, node: t.FamilyStmt) -> None:
     """Check the tensors of a statement that is at fault elsewhere, for mistakes of their own."""
     for option in node.block.options:
         if option.key.text in _FAMILIES[node.kind].tensors:
-            expression(context, option.value, Place())
+            several = option.key.text == "given"
+            for value in _tensors(option.value) if several else [option.value]:
+                expression(context, value, Place())
 
 
 def _variable(context: Context, node: t.FamilyStmt) -> Variable | None:
@@ -259,6 +261,8 @@ def _sequence(block: _Block, variable: Variable) -> Sequence | None:
     ended, end = _end_label(block, variable)
     if step is None or normalize is None or not sound or not ended or not _attends(block, step, given, variable):
         return None
+    if not _one_memory(block, step, given, None):
+        return None
     mode = cast("Literal['local', 'global']", normalize)
     return Sequence(variable.name, step, given, mode, end, block.node.span)
 
@@ -314,7 +318,7 @@ def _masked(block: _Block, variable: Variable) -> Masked | None:
     net = _network(block, "conditionals", variable, "masked")
     sound, given = _given(block)
     energy = block.word("energy", "raw", "local")
-    if net is None or energy is None or not sound:
+    if net is None or energy is None or not sound or not _one_memory(block, net, given, variable.dims[0]):
         return None
     return Masked(variable.name, net, cast("Literal['raw', 'local']", energy), given, block.node.span)
 
@@ -345,8 +349,37 @@ def _network(block: _Block, option: str, variable: Variable, role: NetRole) -> s
 
 
 def _given(block: _Block) -> tuple[bool, tuple[Expression, ...]]:
-    """Whether what a network is given is sound, and the tensors."""
-    if "given" not in block.values:
+    """Whether what a network is given is sound, and the tensors: one, or a block with a name for each."""
+    value = block.values.get("given")
+    if value is None:
         return True, ()
-    made = expression(block.context, block.values["given"], Place())
-    return made is not None, () if made is None else (made,)
+    if isinstance(value, t.Block):
+        keys = [option.key.text for option in value.options]
+        for number, option in enumerate(value.options):
+            if option.key.text in keys[:number]:
+                block.context.complain("E0406", option.key.span, option=option.key.text)
+                return False, ()
+        if not keys:
+            block.reject("given", "a tensor, or several by name", "an empty block")
+            return False, ()
+    made = [expression(block.context, one, Place()) for one in _tensors(value)]
+    known = tuple(one for one in made if one is not None)
+    return len(known) == len(made), known
+
+
+def _one_memory(block: _Block, net: str, given: tuple[Expression, ...], aligned: str | None) -> bool:
+    """Whether the given tensors over dims other than the aligned one share theirs: a network attends to one memory."""
+    if block.context.nets[net].selection.name == "python":
+        return True
+    extents = [one.type.axes[0].extent for one in given if one.type.axes]
+    dims = list(dict.fromkeys(one.name for one in extents if one.kind == "dim" and one.name != aligned))
+    if len(dims) < 2:
+        return True
+    beside = "" if aligned is None else f" beside `{aligned}`"
+    block.reject("given", f"tensors over one dim{beside}, as `{net}` attends to it", join_names(dims, "and"))
+    return False
+
+
+def _tensors(value: t.Value) -> list[t.Value]:
+    """The tensors of an option: the value, or those of a block."""
+    return [option.value for option in value.options] if isinstance(value, t.Block) else [value]

@@ -8,7 +8,8 @@ with a model is run.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -101,13 +102,29 @@ def _opened(kind: str, path: str, online: bool, **more: Any) -> Any:
             f"`transformers('{path}')` needs Hugging Face's package: `pip install 'energyml[transformers]'`"
         ) from problem
     try:
-        return getattr(package, kind).from_pretrained(
-            path, local_files_only=not online, trust_remote_code=False, **more
-        )
+        with _quiet(package):
+            return getattr(package, kind).from_pretrained(
+                path, local_files_only=not online, trust_remote_code=False, **more
+            )
     except (OSError, ValueError, KeyError) as problem:
         hint = "" if online else "; give a local folder, or fetch it by name with `online: true`"
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         raise EnergyError(f"`transformers('{path}')` cannot be read: {reason}{hint}") from problem
+
+
+@contextmanager
+def _quiet(package: Any) -> Iterator[None]:
+    """No bars and no reports of loaders: what matters about missing weights is said here, as an error."""
+    logging = package.utils.logging
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 class PretrainedMasked(nn.Module):
@@ -153,24 +170,50 @@ class PretrainedMasked(nn.Module):
     def masked_scores(self, y: Tensor, given: tuple[Tensor, ...], masks: Masks) -> Tensor:
         """Labels ``[B, T]`` to scores ``[B, T, labels]``: the model's own, before any softmax."""
         batch, length = y.shape
-        if self.longest is not None and length > self.longest:
-            raise EnergyError(f"the pretrained network reads at most {self.longest} labels, and here are {length}")
+        self._check_length(length)
         order = Order(existing([self.dim], masks, y.shape))
         ids = order.compact(self.tokens[y.clamp(min=0)].unsqueeze(-1)).squeeze(-1)
         rows, attention = self._framed(ids, order)
         start = len(self.vocabulary.before)
         if not batch or not length:
-            empty: Tensor = self.model.get_input_embeddings().weight.new_zeros(batch, length, len(self.tokens))
-            return empty
+            return self._nothing(batch, length)
         pairs = torch.arange(batch * length, device=y.device)
         parts = []
-        for some in pairs.split(max(1, ACTIVATIONS // (rows.shape[1] * self.width))):
+        for some in pairs.split(self._at_once(rows)):
             row, at = some // length, some % length + start
             masked = rows[row].scatter(1, at.unsqueeze(1), self.vocabulary.mask)
             logits = self.model(input_ids=masked, attention_mask=attention[row]).logits
             parts.append(logits[torch.arange(len(some), device=y.device), at][:, self.tokens])
         scores: Tensor = torch.cat(parts).reshape(batch, length, -1)
         return order.restore(scores)
+
+    def hidden_scores(self, y: Tensor, given: tuple[Tensor, ...], masks: Masks) -> Tensor:
+        """Scores ``[B, T, labels]`` where labels ``[B, T]`` hold the number of labels: one pass for all of these."""
+        batch, length = y.shape
+        self._check_length(length)
+        order = Order(existing([self.dim], masks, y.shape))
+        ids = torch.where(y == len(self.tokens), self.vocabulary.mask, self.tokens[y.clamp(0, len(self.tokens) - 1)])
+        rows, attention = self._framed(order.compact(ids.unsqueeze(-1)).squeeze(-1), order)
+        start = len(self.vocabulary.before)
+        if not batch or not length:
+            return self._nothing(batch, length)
+        parts = [
+            self.model(input_ids=some, attention_mask=read).logits[:, start : start + length, self.tokens]
+            for some, read in zip(*(one.split(self._at_once(rows)) for one in (rows, attention)), strict=True)
+        ]
+        return order.restore(torch.cat(parts))
+
+    def _check_length(self, length: int) -> None:
+        if self.longest is not None and length > self.longest:
+            raise EnergyError(f"the pretrained network reads at most {self.longest} labels, and here are {length}")
+
+    def _at_once(self, rows: Tensor) -> int:
+        """How many rows ``[B, L]`` go through the network together."""
+        return max(1, ACTIVATIONS // (rows.shape[1] * self.width))
+
+    def _nothing(self, batch: int, length: int) -> Tensor:
+        empty: Tensor = self.model.get_input_embeddings().weight.new_zeros(batch, length, len(self.tokens))
+        return empty
 
     def _framed(self, ids: Tensor, order: Order) -> tuple[Tensor, Tensor]:
         """Compact tokens [B, T] with the special tokens around them [B, L], and which of these are read [B, L]."""

@@ -219,6 +219,12 @@ CARDS: tuple[Card, ...] = (
         "mlm",
         "masked-language-model training: the degenerate pseudo-likelihood",
         (),
+        Option(
+            "hide",
+            Word(("one", "some")),
+            "one",
+            "each position by itself, or a random number of them at once (Ghazvininejad et al. 2019)",
+        ),
         source=f"{_THESIS}, section 6.2.1",
         implementation="energyml.objectives.mlm:mlm",
         view=View.PROPOSE,

@@ -14,7 +14,7 @@ from energyml.bind.binder import used_inputs
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.objectives.full_answers import check_labels_only, unlabelled
-from energyml.objectives.kept import kept
+from energyml.objectives.kept import Stored, kept
 from energyml.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def contrastive_divergence(posterior: Posterior, answer: Mapping[str, Tensor], s
     `chains` chains of each example start at its labels and make `steps` sweeps of the stage's sampler, or of `gibbs`
     where the stage's backend is none.  With `persistent` they go on from where the last batch left them (Tieleman
     2008): chains are shared by the examples that have the same cells, so this is for models without inputs, or with
-    fixed ones; a chain that is not there yet starts at the data.  They are not stored in checkpoints.
+    fixed ones; a chain that is not there yet starts at the data.  Checkpoints store them.
 
     The value is no bound of anything and may be negative: judge models by `nll` where it can be had.  Cost: `steps`
     sweeps without gradients, and the scores of `chains` + 1 answers with them.
@@ -72,8 +72,7 @@ def _moved(kernel: Any, begin: Mapping[str, Tensor], steps: int) -> dict[str, Te
     inward = {name: one.repeat_interleave(rungs, 1) for name, one in _inward(target, begin).items()}
     seed = int(torch.randint(2**62, ()))
     state = kernel.init(torch.Generator(target.device).manual_seed(seed), labels=inward)
-    for _ in range(steps):
-        state, _ = kernel.step(state)
+    state, _ = kernel.run(state, steps)
     found: dict[str, Tensor] = target.outward({name: one[:, ::rungs] for name, one in state.labels.items()})
     return found
 
@@ -123,6 +122,29 @@ class ChainPool:
         masks = _masks(problem)
         for example, cells in enumerate(_cells(masks)):
             self.chains[cells].append({name: one[example][:, masks[name][example]] for name, one in labels.items()})
+
+    def stored(self) -> Stored:
+        """All waiting chains in their order: for each set of cells a tensor [examples, C, cells] for each variable."""
+        waiting = [(cells, chains) for cells, chains in self.chains.items() if chains]
+        tensors = {
+            f"{group}.{name}": torch.stack([one[name] for one in chains])
+            for group, (_, chains) in enumerate(waiting)
+            for name in chains[0]
+        }
+        return Stored(tensors, [[[list(box), inside.hex()] for box, inside in cells] for cells, _ in waiting])
+
+    def restore(self, stored: Stored) -> None:
+        """Become the pool of a checkpoint."""
+        self.chains.clear()
+        for group, parts in enumerate(stored.plain):
+            own = {
+                name.partition(".")[2]: one
+                for name, one in stored.tensors.items()
+                if name.partition(".")[0] == str(group)
+            }
+            cells = tuple((tuple(box), bytes.fromhex(inside)) for box, inside in parts)
+            count = next(iter(own.values())).shape[0]
+            self.chains[cells] = [{name: one[number] for name, one in own.items()} for number in range(count)]
 
 
 def _masks(problem: Problem) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from energyml.bind.conditionals import label_conditionals, masked_conditionals
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.objectives.full_answers import unlabelled
-from energyml.objectives.kept import kept
+from energyml.objectives.kept import Stored, is_waiting, kept
 from energyml.objectives.losses import per_example
 from energyml.objectives.mlm import check_masked
 from energyml.objectives.trained_runs import frozen, problem_of, trained_run
@@ -57,7 +57,7 @@ def kl_projection(posterior: Posterior, answer: Mapping[str, Tensor], selection:
     return total.masked_fill(total.isposinf(), float("inf"))
 
 
-class _Frozen:
+class Frozen:
     """The model as it was when a stage began; a later stage of the same words freezes it again."""
 
     def __init__(self, model: EnergyModel) -> None:
@@ -70,19 +70,34 @@ class _Frozen:
         self.epoch = epoch
         return self.model
 
+    def stored(self) -> Stored:
+        """Its weights, the gains of its terms, and the last epoch."""
+        from energyml.train.checkpoint import plain_gains
+
+        return Stored(self.model.state_dict(), {"epoch": self.epoch, "gains": plain_gains(self.model.gains)})
+
+    def restore(self, stored: Stored) -> None:
+        """Become the teacher of a checkpoint."""
+        from energyml.train.checkpoint import gains_from
+
+        self.model.load_state_dict(dict(stored.tensors))
+        self.model.gains.clear()
+        self.model.gains.update(gains_from(stored.plain["gains"]))
+        self.epoch = int(stored.plain["epoch"])
+
 
 def _teacher(selection: Selection, problem: Problem) -> EnergyModel:
     if selection["teacher"] is not None:
         return trained_run(str(selection["teacher"]), problem, "the teacher of `kl_projection`")
     model, epoch = cast("EnergyModel", problem.env.module), problem.state.epoch
 
-    def begin() -> _Frozen:
-        if epoch:
+    def begin() -> Frozen:
+        if epoch and not is_waiting(model, selection):
             raise EnergyError(
                 "the teacher of `kl_projection` is the model as its stage began, and a run that goes on from a "
-                "checkpoint no longer has it; name it: `kl_projection(teacher: 'runs/mlm')`"
+                "checkpoint without it cannot know it; name it: `kl_projection(teacher: 'runs/mlm')`"
             )
-        return _Frozen(model)
+        return Frozen(model)
 
     return kept(model, selection, begin).at(model, epoch)
 

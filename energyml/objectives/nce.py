@@ -15,7 +15,7 @@ from energyml.backend import Problem
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.objectives.full_answers import check_labels_only, unlabelled
-from energyml.objectives.kept import kept
+from energyml.objectives.kept import Stored, kept
 from energyml.objectives.losses import per_example
 from energyml.objectives.trained_runs import problem_of, trained_run
 from energyml.posterior import Posterior
@@ -104,6 +104,14 @@ class LabelCounts:
         """Count the labels of a batch, -1 left out."""
         new = torch.bincount(labels[labels >= 0].flatten(), minlength=count).double()
         self.counts[variable] = self.counts.get(variable, torch.ones_like(new)).to(new.device) + new
+
+    def stored(self) -> Stored:
+        """All counts."""
+        return Stored(self.counts)
+
+    def restore(self, stored: Stored) -> None:
+        """Become the counts of a checkpoint."""
+        self.counts = dict(stored.tensors)
 
 
 def _unigram(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Noise:

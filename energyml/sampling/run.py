@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from energyml.energy_model import EnergyModel
 from energyml.posterior import Posterior
 from energyml.queries import View
 from energyml.run import _lengths, _read, _read_labels, _stand_in_labels, random_inputs
+from energyml.sampling.chains import read_chains, write_chains
+from energyml.sampling.evidence import Known, read_evidence
 from energyml.sampling.trace import Progress, Sampled, Trace
 
 
@@ -31,10 +34,12 @@ class Request:
         burn_in: sweeps that are thrown away; the sampler's own when `None`.
         infer: the sampler; the spec's own where it is one, else one that suits the model.
         inputs: a JSON file of tensors by declared name; random ones when `None`.
+        evidence: a JSON file of cells that are known, by variable; none when `None`.
         labels: a JSON file with the labels of sets that come from data.
         sizes: the sizes of dims for random inputs.
         batch: how many random examples.
         seed: of weights, random inputs and draws.
+        state: a file of where chains stand: they go on from there where it exists, and it is written at the end.
     """
 
     count: int
@@ -42,10 +47,12 @@ class Request:
     burn_in: int | None = None
     infer: str | None = None
     inputs: Path | None = None
+    evidence: Path | None = None
     labels: Path | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     batch: int = 1
     seed: int = 0
+    state: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +62,16 @@ class Drawn:
     Attributes:
         posterior: who drew.
         trace: what the chains left; `None` where draws are independent.
-        labels: label names by variable as nested lists, one entry for each draw of each example.
         lines: one JSON object for each draw.
         summary: a few lines for people.
+        stopped: whether there are fewer draws than were asked for.
     """
 
     posterior: Posterior
     trace: Trace | None
     lines: Iterator[str]
     summary: str
+    stopped: bool = False
 
 
 def model_of(compiled: Compiled, request: Request) -> EnergyModel:
@@ -99,28 +107,94 @@ def chosen(model: EnergyModel, request: Request) -> Selection:
     return Selection(found.card, {**found.options, **known})
 
 
-def draw(model: EnergyModel, request: Request, progress: Callable[[Progress], None] | None = None) -> Drawn:
-    """Draw from the model.  Cost: the sweeps; nothing is written here."""
+def draw(
+    model: EnergyModel,
+    request: Request,
+    progress: Callable[[Progress], None] | None = None,
+    stopping: Callable[[], AbstractContextManager[Callable[[], bool]]] | None = None,
+) -> Drawn:
+    """Draw from the model.  Cost: the sweeps; nothing but `state` is written here.
+
+    Args:
+        model: what is sampled.
+        request: how.
+        progress: called after each sweep.
+        stopping: opened while chains run that can stop after any sweep; once what it gives says yes, the draws so far
+            are all.
+    """
+    known = Known() if request.evidence is None else read_evidence(request.evidence, model)
+    lengths: Mapping[str, Tensor] | None = known.lengths or None
     if request.inputs is not None:
-        tensors, lengths = _read(request.inputs, model), None
+        tensors = _read(request.inputs, model)
     else:
-        tensors = random_inputs(model, request.sizes, request.batch, request.seed)
-        lengths = None if tensors else _lengths(model, request.sizes, request.batch)
+        batch = request.batch if known.count is None else known.count
+        sizes = {**request.sizes, **known.sizes}
+        tensors = random_inputs(model, sizes, batch, request.seed)
+        if not tensors:
+            lengths = {**(_lengths(model, sizes, batch) or {}), **known.lengths} or None
     selection = chosen(model, request)
     torch.manual_seed(request.seed)
     with torch.no_grad():
-        posterior = model.infer(using=selection, lengths=lengths, **tensors)  # type: ignore[arg-type]
+        posterior = model.infer(using=selection, lengths=lengths, evidence=known.values or None, **tensors)  # type: ignore[arg-type]
         if "sample" not in posterior.answers:
             raise EnergyError(f"`{posterior.backend}` does not sample; `energyml explain` lists who does")
-        session = posterior._session
-        if isinstance(session, Sampled):
-            session.progress = progress  # type: ignore[attr-defined]
-            trace = session.trace()
-            return Drawn(posterior, trace, _trace_lines(trace, request.count), trace.summary())
+        session: Any = posterior._session
+        goes_on = hasattr(session, "ended")
+        if request.state is not None and not goes_on:
+            raise EnergyError(f"`{posterior.backend}` has no chains that could go on; leave `--state` out")
+        if isinstance(posterior._session, Sampled):
+            session.progress = progress
+            if request.state is not None and request.state.exists():
+                session.begin = state_from(read_chains(request.state, selection.name))
+            if goes_on and stopping is not None:
+                with stopping() as session.stopping:
+                    trace = session.trace()
+            else:
+                trace = session.trace()
+            if request.state is not None:
+                write_chains(request.state, session.ended.tensors(), selection.name)
+            stopped = goes_on and trace.score.shape[0] < int(selection["sweeps"])
+            return Drawn(posterior, trace, _trace_lines(trace, request.count), trace.summary(), stopped)
         generator = torch.Generator(posterior.problem.env.batch.device).manual_seed(request.seed)
         result = posterior.ask("sample", count=request.count, generator=generator)
     result.status.insist()
     return Drawn(posterior, None, _plain_lines(result.value), _independent(posterior, result.value.score))
+
+
+def state_from(tensors: Mapping[str, Tensor]) -> Any:
+    """The state of chains from its tensors."""
+    from energyml.backends.mcmc.kernel import State
+
+    return State.from_tensors(tensors)
+
+
+def untrained(model: EnergyModel, seed: int) -> list[str]:
+    """What is to be said about the weights of a model that was made from a spec alone.
+
+    Pretrained networks bring theirs, and parameters may start from a value that the spec names.
+    """
+    by_chance: list[str] = []
+    own_class: list[str] = []
+    for name, net in model.graph.nets.items():
+        module = model._modules.get(name)
+        if net.selection.name == "transformers" or module is None or not any(True for _ in module.parameters()):
+            continue
+        (own_class if net.selection.name == "python" else by_chance).append(name)
+    given = ("constant", "zeros")
+    params = model.graph.params.items()
+    by_chance += [name for name, one in params if one.initial is None or one.initial.name not in given]
+    every = len(model.graph.nets) + len(model.graph.params)
+    notes = []
+    if by_chance:
+        which = "the weights" if len(by_chance) == every else f"the weights of {_listed(by_chance)}"
+        notes.append(f"{which} are random (seed {seed}): a run has trained ones")
+    if own_class:
+        notes.append(f"the weights of {_listed(own_class)} are those that its Python class begins with")
+    return notes
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{one}`" for one in names)
 
 
 def _independent(posterior: Posterior, score: Tensor) -> str:
@@ -169,4 +243,4 @@ def _named(values: Any, names: tuple[str, ...]) -> Any:
     return names[values] if values >= 0 else None
 
 
-__all__ = ["Drawn", "Request", "chosen", "draw", "model_of"]
+__all__ = ["Drawn", "Request", "chosen", "draw", "model_of", "untrained"]

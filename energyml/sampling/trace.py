@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite, nan
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -15,6 +16,8 @@ from energyml.sampling.convergence import HIGHEST, effective, split_rhat, standa
 
 # Cells whose labels are looked at for convergence at once: memory of a sort over all draws.
 CELLS = 4096
+# Half chains need four sweeps each before anything can be said about how draws hang together.
+FEWEST = 8
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,35 @@ class Trace:
             parts.append(torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64))
         return torch.stack(parts, -1).reshape(*labels.shape[2:], self.counts[name]).to(self.score.dtype)
 
+    @property
+    def moved(self) -> bool:
+        """Whether any chain ever changed its answer."""
+        return bool(self.novel.sum() > 0) if self.novel.numel() else True
+
+    @property
+    def untold(self) -> str | None:
+        """Why nothing can be said about how many independent draws these are worth; `None` where it can."""
+        sweeps = self.score.shape[0]
+        if not self.moved:
+            return "no chain ever moved"
+        if sweeps < FEWEST:
+            return f"{sweeps} sweeps are too few to tell ({FEWEST} at least)"
+        if not (bool(self.rhat_energy.isfinite().all()) and isfinite(self.rhat_cells)):
+            return "some chains stayed where others never were"
+        return None
+
+    @property
+    def ess(self) -> float:
+        """The smallest effective number of draws, of the energy or any cell; NaN where it cannot be told."""
+        return nan if self.untold is not None else min(float(self.ess_energy.min()), self.ess_cells)
+
+    def worth(self) -> str:
+        """How many independent draws these are worth, in words."""
+        if self.untold is not None:
+            return f"unknown: {self.untold}"
+        total = self.score.shape[0] * self.score.shape[1]
+        return f"energy {_short(self.ess_energy.min())}, worst cell {_short(self.ess_cells)} of {total}"
+
     def summary(self) -> str:
         """A few lines: rates, energies, convergence, and plainly whether the chains have mixed."""
         sweeps, chains, examples = self.score.shape
@@ -177,8 +209,7 @@ class Trace:
                 f"acceptance        {float(self.acceptance.mean()):.3f}",
                 f"novel transitions {float(self.novel.mean()):.3f}",
                 f"split R-hat       energy {_short(self.rhat_energy.max())}, worst cell {_short(self.rhat_cells)}",
-                f"effective draws   energy {_short(self.ess_energy.min())}, worst cell {_short(self.ess_cells)} "
-                f"of {sweeps * chains}",
+                f"effective draws   {self.worth()}",
             ]
         if self.warning is not None:
             lines.append(f"WARNING           {self.warning}")
@@ -196,12 +227,25 @@ class Trace:
                 "SOME CHAINS FOUND NO POSSIBLE ANSWER: evidence or constraints may rule out all of them; if not, raise "
                 "`chains` and `burn_in`"
             )
+        if not self.moved and self.mixed:
+            return (
+                "NO CHAIN EVER MOVED, and all have the same answer: either it is the only possible one, or the sampler "
+                "cannot leave it"
+            )
         if self.mixed:
             return "nothing speaks against the chains having mixed"
+        if not self.moved:
+            return (
+                "THE CHAINS DID NOT MOVE, so they HAVE NOT MIXED: every one still has the answer that it started from; "
+                "do not use these draws as a sample; choose another sampler, or other proposals"
+            )
         worst = max(float(self.rhat_energy.max()), self.rhat_cells)
+        found = f"split R-hat {_short(worst)} is above {HIGHEST}"
+        if self.score.shape[0] < FEWEST:
+            found = f"{self.score.shape[0]} sweeps are too few to show that they have"
         return (
-            f"THE CHAINS HAVE NOT MIXED (split R-hat {_short(worst)} is above {HIGHEST}): do not use these draws as a "
-            "sample; raise `sweeps` and `burn_in`, or choose another sampler"
+            f"THE CHAINS HAVE NOT MIXED ({found}): do not use these draws as a sample; raise `sweeps` and `burn_in`, "
+            "or choose another sampler"
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from energyml.bind.gains import Gain, Normalised
 from energyml.diagnostics import EnergyError
+from energyml.objectives.kept import Stored
 
 FORMAT = "energyml checkpoint 1"
 
@@ -32,7 +33,7 @@ class Checkpoint:
     """What a run needs to go on, or a model to predict.
 
     Attributes:
-        tensors: by name: `model.*` weights, `optimizer.*`, `random.*`.
+        tensors: by name: `model.*` weights, `optimizer.*`, `random.*`, and `kept.*` of objectives.
         state: plain data: spec, vocabularies, choices, versions, where training stands.
     """
 
@@ -132,6 +133,33 @@ def restore_optimizer(
         optimizer.state[parameter][key] = value
 
 
+# ----------------------------------------------------------------------------------------------------------- objectives
+
+
+def kept_tensors(each: Sequence[Mapping[str, Stored]]) -> tuple[dict[str, Tensor], list[list[dict[str, Any]]]]:
+    """What objectives keep in every process: tensors by `process.objective.entry`, and plain data beside them."""
+    tensors: dict[str, Tensor] = {}
+    plain: list[list[dict[str, Any]]] = []
+    for rank, of_process in enumerate(each):
+        plain.append([])
+        for number, (key, one) in enumerate(of_process.items()):
+            tensors |= {f"{rank}.{number}.{name}": tensor for name, tensor in one.tensors.items()}
+            plain[rank].append({"objective": key, "plain": one.plain})
+    return tensors, plain
+
+
+def kept_from(
+    tensors: Mapping[str, Tensor], plain: Sequence[Sequence[Mapping[str, Any]]], rank: int
+) -> dict[str, Stored]:
+    """What objectives kept in a process; nothing for a process that the run did not have before."""
+    found = {}
+    for number, one in enumerate(plain[rank] if rank < len(plain) else ()):
+        lead = f"{rank}.{number}."
+        own = {name.removeprefix(lead): tensor for name, tensor in tensors.items() if name.startswith(lead)}
+        found[str(one["objective"])] = Stored(own, one["plain"])
+    return found
+
+
 # ---------------------------------------------------------------------------------------------------------------- gains
 
 
@@ -155,6 +183,8 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "gains_from",
+    "kept_from",
+    "kept_tensors",
     "optimizer_tensors",
     "plain_gains",
     "read_checkpoint",

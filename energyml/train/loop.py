@@ -16,12 +16,21 @@ from energyml.cards.card import Selection
 from energyml.data.batches import Batches
 from energyml.data.dataset import Batch, Dataset
 from energyml.diagnostics import EnergyError
+from energyml.objectives.kept import all_stored, restore_all
 from energyml.train.balance import Balance, make_balance, watched
-from energyml.train.checkpoint import Checkpoint, gains_from, optimizer_tensors, plain_gains, restore_optimizer
+from energyml.train.checkpoint import (
+    Checkpoint,
+    gains_from,
+    kept_from,
+    kept_tensors,
+    optimizer_tensors,
+    plain_gains,
+    restore_optimizer,
+)
 from energyml.train.evaluate import decoder_for, default_metrics, evaluate
 from energyml.train.loss import StageLoss, as_arguments
 from energyml.train.plateau import Plateau
-from energyml.train.ranks import any_of, each_of, mean_of
+from energyml.train.ranks import any_of, each_of, mean_of, whole_of
 from energyml.train.settings import Interrupted, Progress, Settings
 from energyml.train.stages import Stage, owner_of
 from energyml.training_state import TrainingState
@@ -340,6 +349,7 @@ class Trainer:
         # all processes come here together; the first one writes for all of them
         random = {kind: each_of(one, settings.world, settings.device) for kind, one in self._random().items()}
         running = each_of(self._running[0], settings.world, settings.device)
+        kept, of_kept = kept_tensors(whole_of(all_stored(self.model), settings.world))
         if settings.rank != 0:
             return
         tensors = {f"model.{name}": one for name, one in self.model.state_dict().items()}
@@ -353,13 +363,14 @@ class Trainer:
             moved, numbers = optimizer_tensors(state.optimizer, names)
             tensors |= {f"optimizer.{name}": one for name, one in moved.items()}
             tensors |= {_random(kind, n): one for kind, every in random.items() for n, one in enumerate(every)}
+            tensors |= {f"kept.{name}": one for name, one in kept.items()}
             if self._best_weights is not None:
                 tensors |= {f"best.{name}": one for name, one in self._best_weights.items()}
             plain |= {
                 "batches": state.batches.state_dict(), "balance": state.balance.state(), "optimizer": numbers,
                 "plateau": state.plateau.state(), "stopped": state.stopped,
                 "running": [[float(one) for one in running], self._running[1]],
-                "best_gains": plain_gains(self._best_gains),
+                "best_gains": plain_gains(self._best_gains), "kept": of_kept,
             }  # fmt: skip
         self.save(Checkpoint(tensors, plain), best)
 
@@ -406,6 +417,7 @@ class Trainer:
         self._running = (torch.tensor(own, dtype=torch.float64), int(seen))
         if state["stopped"]:
             batches.epoch = 10**9
+        restore_all(self.model, kept_from(checkpoint.part("kept"), state.get("kept", ()), rank))
         # a process that the run did not have before keeps the numbers that its stage began with
         if (saved := checkpoint.tensors.get(_random("cpu", rank))) is not None:
             torch.set_rng_state(saved)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def any_of(flag: bool, world: int, device: torch.device) -> bool:
@@ -34,4 +38,13 @@ def each_of(value: Tensor, world: int, device: torch.device) -> list[Tensor]:
     return [one.to(value.device) for one in found]
 
 
-__all__ = ["any_of", "each_of", "mean_of"]
+def whole_of(value: T, world: int) -> list[T]:
+    """What every process has, in their order: any plain data, and tensors of any shape."""
+    if world == 1:
+        return [value]
+    found: list[Any] = [None] * world
+    torch.distributed.all_gather_object(found, value)
+    return found
+
+
+__all__ = ["any_of", "each_of", "mean_of", "whole_of"]

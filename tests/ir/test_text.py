@@ -70,6 +70,15 @@ def test_subscripts_of_a_chain_stand_on_names_and_calls() -> None:
     assert_round_trip(made)
 
 
+def test_several_given_tensors_are_named_parts() -> None:
+    made = compiled(
+        "labels Tag = {O, B}\ndim S, T\ninput x : real[S, 3]\ninput z : Tag[T]\noutput y : Tag[T]\n"
+        "net m = masked_blstm(hidden: 3)\nmasked y { conditionals: m, given: { words: 2 * x, tags: z } }"
+    )
+    assert "given: { part1: 2 * x, part2: z }" in print_graph(made)
+    assert_round_trip(made)
+
+
 @pytest.mark.parametrize("gain", ["shared", "y.pair", "forbid.1"])
 def test_a_gain_of_another_name(gain: str) -> None:
     made = graph("mixture")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import energyml as em
-from benchmarks.masked import phonemes, records, report, samplers
+from benchmarks.masked import phonemes, records, report, samplers, translation
 from benchmarks.masked.fitting import Settings, fitted, fresh, measures
 from benchmarks.masked.generators import every_string, languages
 from benchmarks.masked.infilling import RESIDUES, Infilling, compiled, encoded, task
@@ -118,6 +118,7 @@ def test_every_setting_runs_and_the_page_is_written(monkeypatch: pytest.MonkeyPa
         kept.add(record)
     assert kept.has(model="sapiens", name="truth")
     monkeypatch.setattr(samplers, "RECORDS", kept)
+    monkeypatch.setattr(translation, "RECORDS", records.Records("translation", ("name",)))
     monkeypatch.setattr(report, "PAGE", tmp_path / "masked.md")
     report.main()
     page = (tmp_path / "masked.md").read_text(encoding="utf-8")

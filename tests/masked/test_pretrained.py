@@ -74,6 +74,27 @@ def test_gaps_labels_in_another_order_and_chunks(folder: Path, monkeypatch: pyte
     assert one.masked_scores(y[:, :0], (), {}).shape == (2, 0, 2)
 
 
+def test_hidden_positions_share_a_pass(folder: Path) -> None:
+    one = net(folder)
+    y = torch.tensor([[0, 4, 2, 4], [4, -1, 1, -1]])
+    found = one.hidden_scores(y, (), {"T": y >= 0})
+    full = one.model(input_ids=torch.tensor([[2, 6, 4, 8, 4, 3]])).logits[0, 1:5, 6:]
+    torch.testing.assert_close(found[0, [1, 3]], full[[1, 3]])
+    short = one.model(input_ids=torch.tensor([[2, 4, 7, 3]])).logits[0, 1, 6:]
+    torch.testing.assert_close(found[1, 0], short)
+    assert one.hidden_scores(y[:0], (), {}).shape == (0, 4, 4)
+
+
+def test_loading_says_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers.utils import logging
+
+    logging.enable_progress_bar()
+    read_vocabulary.cache_clear()
+    net(folder)
+    assert logging.is_progress_bar_enabled()  # as it was
+    assert capfd.readouterr() == ("", "")
+
+
 def test_gradients_reach_the_model(folder: Path) -> None:
     one = net(folder)
     one.masked_scores(torch.tensor([[0, 3]]), (), {}).log_softmax(-1)[0, 0, 1].backward()

@@ -130,13 +130,16 @@ MASKS: dict[str, dict[str, Any]] = {
     "two, hot": {"block": 2, "temperature": 1.4},
     "nucleus": {"block": 2, "nucleus": 0.6},
     "mixture": {"nucleus": 0.6, "mixture": 0.2},
+    "hidden": {"block": 2, "hide": "some"},
 }
+# A table reads labels of a block that the network does not see.
+COUPLED = f"{LOCAL}param w : real[a: Tag, b: Tag]\nfactor both [t in T-1] (a: y[t], b: y[t+1]) = w\n"
 
 
-TEXTS = {"raw": MASKED, "local": LOCAL, "steps": STEPS, "free": FREE}
+TEXTS = {"raw": MASKED, "local": LOCAL, "coupled": COUPLED, "steps": STEPS, "free": FREE}
 # The energies differ in nothing that a proposal sees; all pairs are checked by `make validity`.
-SHORT = [*(("raw", name) for name in MASKS), ("local", "two, hot"), ("steps", "two, hot"), ("free", "one"),
-         ("free", "mixture")]  # fmt: skip
+SHORT = [*(("raw", name) for name in MASKS), ("local", "two, hot"), ("coupled", "hidden"), ("steps", "two, hot"),
+         ("free", "one"), ("free", "mixture")]  # fmt: skip
 LONG = bool(os.environ.get("ENERGYML_VALIDITY"))
 
 
@@ -144,6 +147,18 @@ LONG = bool(os.environ.get("ENERGYML_VALIDITY"))
 def test_metropolis(text: str, options: str) -> None:
     moves = 2 if text == "free" else None  # three labels: the third move has as many outcomes again
     Matrices(lambda t: Metropolis(t, **MASKS[options]), ScoreTarget(problem(TEXTS[text], 0.6), 1), moves).check()
+
+
+@pytest.mark.parametrize("options", [{}, {"block": 2}, {"block": 2, "hide": "some"}], ids=["one", "two", "hidden"])
+def test_metropolis_under_evidence(options: dict[str, Any]) -> None:
+    given = problem(LOCAL, 0.6, evidence={"y": torch.tensor([[-1, 1, -1]])})
+    kernel = Metropolis(ScoreTarget(given, 1), **options)
+    assert [cell for _, cell in kernel.cells(Script([], 1))] == [0, 2]  # no move is spent on what is known
+    found = Matrices(lambda t: Metropolis(t, **options), ScoreTarget(given, 1))
+    assert drift(found.p, found.sweep) < EXACT and int((found.p > 0).sum()) == 4
+    possible = found.p > 0  # from elsewhere no chain begins
+    for one in found.moves:
+        assert imbalance(found.p[possible], one[possible][:, possible]) < EXACT
 
 
 def test_metropolis_in_random_order() -> None:

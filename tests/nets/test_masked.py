@@ -117,8 +117,74 @@ def test_chunks_do_not_change_the_scores() -> None:
         torch.testing.assert_close(net.masked_scores(y, (), masks), whole)
 
 
+# ------------------------------------------------------------------------------------------------------------- a memory
+
+MEMORY = (*GIVEN, BoundType(9, (None,), ("S",)), BoundType(None, (None, 3), ("S", None)))
+
+
+@pytest.fixture(params=NETWORKS)
+def attending(request: pytest.FixtureRequest) -> Network:
+    torch.manual_seed(0)
+    network: Network = NETWORKS[request.param](LABELS, MEMORY, dim="T").double()
+    return network
+
+
+def with_memory(extra: int = 0) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
+    y, given, masks = batch()
+    generator = torch.Generator().manual_seed(2)
+    exists = torch.arange(4 + extra) < torch.tensor([4, 2, 3, 1]).unsqueeze(1)
+    words = torch.full((4, 4 + extra), -1)
+    words[:, :4] = torch.randint(9, (4, 4), generator=generator)
+    vectors = torch.full((4, 4 + extra, 3), 7.0, dtype=torch.float64)
+    vectors[:, :4] = torch.randn(4, 4, 3, generator=generator, dtype=torch.float64)
+    return y, (*given, words.masked_fill(~exists, -1), vectors), {**masks, "S": exists}
+
+
+def test_a_memory_is_attended_to_by_every_position(attending: Network) -> None:
+    y, given, masks = with_memory()
+    before = attending.masked_scores(y, given, masks)
+    for s in range(2):
+        words = given[2].clone()
+        words[0, s] = (words[0, s] + 1) % 9
+        after = attending.masked_scores(y, (*given[:2], words, given[3]), masks)
+        change = (after - before).abs().amax(-1)
+        assert (change[0] > 0).all() and (change[1:] == 0).all()
+    torch.testing.assert_close(attending.masked_scores(*with_memory(extra=3))[:, :6][masks["T"]], before[masks["T"]])
+
+
+def test_no_position_sees_itself_beside_a_memory(attending: Network) -> None:
+    y, given, masks = with_memory()
+    before = attending.masked_scores(y, given, masks)
+    for t in range(6):
+        other = y.clone()
+        other[0, t] = (y[0, t] + 1) % LABELS
+        change = (attending.masked_scores(other, given, masks) - before).abs().amax(-1)
+        assert change[0, t] == 0 and (change[0, torch.arange(6) != t] > 0).all()
+
+
+# ------------------------------------------------------------------------------------------------- positions hidden
+
+
+def test_what_is_hidden_is_not_seen_and_one_hidden_position_is_a_masked_one(attending: Network) -> None:
+    y, given, masks = with_memory()
+    masked = attending.masked_scores(y, given, masks)
+    for t in range(6):
+        one = y.clone()
+        one[0, t] = LABELS
+        found = attending.hidden_scores(one, given, masks)
+        torch.testing.assert_close(found[0, t], masked[0, t])
+    several = y.clone()
+    several[0, [1, 4]] = LABELS
+    found = attending.hidden_scores(several, given, masks)
+    # in the copies that mask one of the two, the other one was seen
+    assert (found[0, [1, 4]] - masked[0, [1, 4]]).abs().amax() > 1e-3
+    found[0, [1, 4]].square().sum().backward()
+    assert all(parameter.grad is not None for parameter in attending.parameters())
+
+
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="run over T, but the sequence runs over N"):
-        MaskedBLSTM(LABELS, GIVEN, dim="N")
+    apart = (BoundType(7, (None,), ("S",)), BoundType(7, (None,), ("R",)))
+    with pytest.raises(ValueError, match="run over different dims: R, S"):
+        MaskedBLSTM(LABELS, apart, dim="T")
     with pytest.raises(ValueError, match="chunk: 0 is not at least 1"):
         MaskedTransformer(LABELS, dim="T", chunk=0)
