@@ -43,6 +43,7 @@ EXTENSIONS = [
     extension("_graphs", "graphs.cpp"),
     extension("_fields", "fields.cpp"),
     extension("_sweeps", "sweeps.cpp"),
+    extension("_beams", "beams.cpp"),
 ]
 
 

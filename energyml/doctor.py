@@ -55,7 +55,10 @@ def _native(missing: list[str]) -> str:
     if "torch" in missing:
         return "unknown: torch is missing"
     native = import_module("energyml.backends.native")
-    modules = {"chains": native.kernels, "graphs": native.graphs, "fields": native.fields, "sweeps": native.sweeps}
+    modules = {
+        "chains": native.kernels, "graphs": native.graphs, "fields": native.fields, "sweeps": native.sweeps,
+        "beams": native.beams,
+    }  # fmt: skip
     lacking = [what for what, module in modules.items() if module is None]
     if lacking:
         which = "" if len(lacking) == len(modules) else f" for {' and '.join(lacking)}"

@@ -145,7 +145,7 @@ def test_installed_command_checks_a_spec(installed: Path, tmp_path: Path) -> Non
     run(installed / "energyml", "check", "tiny.energy", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("module", ["_kernels", "_graphs", "_fields", "_sweeps"])
+@pytest.mark.parametrize("module", ["_kernels", "_graphs", "_fields", "_sweeps", "_beams"])
 @pytest.mark.parametrize("compiler", [shutil.which("c++") or shutil.which("g++")])
 def test_the_kernels_are_built_where_there_is_a_compiler(names: set[str], compiler: str | None, module: str) -> None:
     built = [name for name in names if name.startswith(f"energyml/backends/native/{module}.")]

@@ -32,9 +32,11 @@ class SequenceReport:
         normalizer_sum: the sum over these steps of the log-normaliser after the gold prefix.
         normalizer_squares: the sum of its squares.
         left: by step: how many gold answers leave the beam there; their prefixes before it were all in the beam.
+        better: how many of these score above the beam's best answer.
         predicted: the summed lengths of the beam's best answers.
         gold: the summed lengths of the gold answers.
         width: the width of the beam.
+        normalizes: whether a step network scores the sequence; tables have no log-normaliser of a step.
     """
 
     examples: int
@@ -42,13 +44,15 @@ class SequenceReport:
     normalizer_sum: float
     normalizer_squares: float
     left: tuple[int, ...]
+    better: int
     predicted: int
     gold: int
     width: int
+    normalizes: bool = True
 
     @property
     def normalizer_mean(self) -> float:
-        """The mean log-normaliser of a step after a gold prefix (Goyal et al. 2019, table 1)."""
+        """The mean log-normaliser of a step after a gold prefix (Goyal et al. 2019, table 1); 0 without a network."""
         return self.normalizer_sum / max(1, self.steps)
 
     @property
@@ -77,27 +81,48 @@ class SequenceReport:
             self.normalizer_sum + other.normalizer_sum,
             self.normalizer_squares + other.normalizer_squares,
             tuple(a + b for a, b in zip(*padded, strict=True)),
+            self.better + other.better,
             self.predicted + other.predicted,
             self.gold + other.gold,
             self.width,
+            self.normalizes and other.normalizes,
         )
 
     def plain(self) -> dict[str, Any]:
-        """As data."""
-        return {
-            "width": self.width, "examples": self.examples, "steps": self.steps,
-            "log_normalizer_mean": self.normalizer_mean, "log_normalizer_variance": self.normalizer_variance,
-            "gold_left": self.share_left, "left_at_step": list(self.left), "length_ratio": self.length_ratio,
+        """As data; without a step network there is no log-normaliser."""
+        found: dict[str, Any] = {"width": self.width, "examples": self.examples, "steps": self.steps}
+        if self.normalizes:
+            found["log_normalizer_mean"] = self.normalizer_mean
+            found["log_normalizer_variance"] = self.normalizer_variance
+        return found | {
+            "gold_left": self.share_left, "left_at_step": list(self.left), "search_errors": self.better,
+            "length_ratio": self.length_ratio,
         }  # fmt: skip
 
     def __str__(self) -> str:
         lost = ", ".join(f"{count} at step {t}" for t, count in enumerate(self.left) if count) or "none"
-        return "\n".join((
-            f"log-normaliser after gold prefixes: mean {self.normalizer_mean:.4f}, "
-            f"variance {self.normalizer_variance:.4f} over {self.steps} steps",
+        lines: list[str] = []
+        if self.normalizes:
+            lines += [
+                f"log-normaliser after gold prefixes: mean {self.normalizer_mean:.4f}, "
+                f"variance {self.normalizer_variance:.4f} over {self.steps} steps",
+                "  how far the network's raw scores are from log-probabilities, at each step; a high variance means "
+                "that raw and",
+                "  normalised scores rank answers differently, a high mean that raw scores favour long answers",
+            ]
+        lines += [
             f"gold leaves the beam of width {self.width}: {sum(self.left)} of {self.examples} ({lost})",
+            "  gold answers that no hypothesis spells out to the end, by the step that loses them; many in the first "
+            "steps hint at label",
+            "  bias (ruled out before the evidence comes), many later ones at prefixes that training never showed "
+            "(exposure)",
+            f"of these, score above the beam's answer: {self.better} of {sum(self.left)}",
+            "  search errors: a high share asks for a wider beam, a low one for a better model, which prefers its own "
+            "answer",
             f"length ratio: {self.length_ratio:.3f}",
-        ))  # fmt: skip
+            "  length of the beam's answers over that of gold ones; above 1 they end too late, below 1 too early",
+        ]
+        return "\n".join(lines)
 
 
 @torch.no_grad()
@@ -128,16 +153,16 @@ def sequence_report(
         raise EnergyError(f"a report needs gold labels: pass `{steps.variable}=...`")
     labels = steps.by_step(problem.answers.labels(gold, problem.env.batch)[steps.variable])
     labels, counted = _whole(steps, labels)
-    normalizers, possible = _along_gold(steps, labels)
+    normalizers, possible, total = _along_gold(steps, labels)
     search = Search(steps, Plan(width, beside=False), narrows=False)
     found = search.run()
-    left = _left_at(steps, search, labels, possible, counted)
+    left, lost = _left_at(steps, search, labels, possible, counted)
     taken = torch.where(counted, normalizers, 0).double()
     ratio = _lengths(steps, found.labels[:, 0], labels, counted)
     return SequenceReport(
         examples=labels.shape[0], steps=int(counted.sum()), normalizer_sum=float(taken.sum()),
         normalizer_squares=float(taken.square().sum()), left=tuple(left.tolist()), predicted=ratio[0], gold=ratio[1],
-        width=width,
+        width=width, better=int((lost & (total > found.score[:, 0])).sum()), normalizes=bool(steps.nets),
     )  # fmt: skip
 
 
@@ -196,8 +221,8 @@ def _whole(steps: Steps, labels: Tensor) -> tuple[Tensor, Tensor]:
     return labels.masked_fill(~counted, filler), counted
 
 
-def _along_gold(steps: Steps, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, T] log-normalisers after gold prefixes, and [B, T] whether the prefix up to the step is possible at all."""
+def _along_gold(steps: Steps, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[B, T] log-normalisers after gold prefixes, [B, T] whether the prefix up to the step is possible, [B] scores."""
     state, total = steps.start(), torch.zeros(labels.shape[0], device=labels.device, dtype=steps.batch.dtype)
     found, possible = [], []
     for t in range(steps.size):
@@ -207,12 +232,12 @@ def _along_gold(steps: Steps, labels: Tensor) -> tuple[Tensor, Tensor]:
         possible.append(~total.isneginf())
     if not found:
         empty = total.unsqueeze(1)[:, :0]
-        return empty, empty.bool()
-    return torch.stack(found, 1), torch.stack(possible, 1)
+        return empty, empty.bool(), total
+    return torch.stack(found, 1), torch.stack(possible, 1), total
 
 
-def _left_at(steps: Steps, search: Search, labels: Tensor, possible: Tensor, counted: Tensor) -> Tensor:
-    """[T]: how many gold answers leave the beam at each step."""
+def _left_at(steps: Steps, search: Search, labels: Tensor, possible: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """[T]: how many gold answers leave the beam at each step, and [B]: which do."""
     inside = torch.ones(labels.shape[0], dtype=torch.bool, device=labels.device)
     row = torch.zeros(labels.shape[0], dtype=torch.long, device=labels.device)
     left = torch.zeros(steps.size, dtype=torch.long, device=labels.device)
@@ -222,7 +247,7 @@ def _left_at(steps: Steps, search: Search, labels: Tensor, possible: Tensor, cou
         left[t] = (inside & ~stays & counted[:, t]).sum()
         inside = inside & (stays | ~counted[:, t])
         row = torch.where(match.any(1), match.long().argmax(1), -1)
-    return left
+    return left, ~inside
 
 
 def _lengths(steps: Steps, predicted: Tensor, gold: Tensor, counted: Tensor) -> tuple[int, int]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from energyml.backends.beam.walks import walk_of
+from energyml.backends.native.beam import WIDEST, Choosing, Rows
 from energyml.bind.steps import State, Steps
 
 _NINF = float("-inf")
@@ -159,6 +161,8 @@ class Search:
         if steps.batch.size == 0:
             nothing = torch.zeros(0, plan.width, device=steps.batch.device, dtype=steps.batch.dtype)
             return Found(nothing.long().unsqueeze(-1).expand(-1, -1, steps.size), nothing, nothing, 0)
+        if (walked := self._walked()) is not None:
+            return walked
         state = steps.start()
         total = torch.zeros(steps.batch.size, 1, 1, device=steps.batch.device, dtype=steps.batch.dtype)
         pool = _Pool.empty(total[:, 0], plan.groups, self.each) if self.pools else None
@@ -189,6 +193,33 @@ class Search:
                 self.steps, state = self.steps.narrowed(state, kept)
         parts.append((places, self._complete(total, pool, made, torch.arange(total.shape[0], device=total.device))))
         return _together(parts)
+
+    def _walked(self) -> Found | None:
+        """The same search by native code; `None` where that does not serve, or where a score is not a number."""
+        steps, plan = self.steps, self.plan
+        if not self.narrows or self.bonus is not None or plan.groups > 1 or plan.width > WIDEST or steps.size == 0:
+            return None
+        walk = walk_of(steps, plan.width)
+        if walk is None:
+            return None
+        chosen = Choosing(
+            steps.lengths, steps.size, steps.count, steps.end, width=plan.width, wanted=plan.wanted or plan.width,
+            local=steps.nets[0].body.normalize == "local", within=not plan.beside, penalty=plan.length_penalty,
+            dtype=steps.batch.dtype,
+        )  # fmt: skip
+        rows: Rows | None = chosen.start()
+        made = 0
+        while rows is not None and len(rows):
+            rows = chosen.step(walk.step(rows, made), walk.bias, made)
+            made += 1
+        if rows is None:
+            return None
+        labels, score, rank = chosen.answers(), chosen.score, chosen.rank
+        if not plan.beside and plan.length_penalty:
+            order = rank.argsort(dim=1, descending=True, stable=True)
+            labels = labels.gather(1, order.unsqueeze(-1).expand_as(labels))
+            score, rank = score.gather(1, order), rank.gather(1, order)
+        return Found(labels, score, rank, made)
 
     # ----------------------------------------------------------------------------------------------------------- a step
 
@@ -241,7 +272,10 @@ class Search:
         return values.gather(-1, index), label.gather(-1, index), parent.gather(-1, index), pool
 
     def _ranked(self, score: Tensor, length: Tensor | int) -> Tensor:
-        return score if self.plan.length_penalty == 0 else score / length**self.plan.length_penalty
+        if self.plan.length_penalty == 0:
+            return score
+        length = length.to(score.dtype) if isinstance(length, Tensor) else length
+        return score / length**self.plan.length_penalty
 
     def _settled(self, total: Tensor, pool: _Pool | None, t: int) -> Tensor | None:
         """[B]: for which examples no further step can change the answers; `None` when nobody looks."""

@@ -17,5 +17,6 @@ kernels = _built("_kernels")  # chains
 graphs = _built("_graphs")  # elimination and trees
 fields = _built("_fields")  # Gaussian fields on grids
 sweeps = _built("_sweeps")  # Gibbs sampling
+beams = _built("_beams")  # beam search
 
 available = kernels is not None

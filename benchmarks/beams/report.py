@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.beams import blurring
 from benchmarks.beams.scheduled import SCHEDULED
 from benchmarks.beams.study import RESULTS, Study
 from benchmarks.beams.tagging import TAGGING
@@ -28,6 +29,7 @@ levels are others.
     python -m benchmarks.beams.tagging --root DATA       # resumable; --only picks runs, --seeds names seeds
     python -m benchmarks.beams.scheduled --root DATA
     python -m benchmarks.beams.translation --root DATA
+    python -m benchmarks.beams.blurring                  # why soft beams end answers of raw scores
     BENCH_CLOCK=cpu python -m benchmarks.beams.steps     # the time of a training step
     python -m benchmarks.beams.report                    # this page
 
@@ -67,6 +69,11 @@ PAPER = {
     ("local_l2", "soft"): (83.35, 92.78), ("global_l2", "soft"): (85.50, 92.63),
 }  # fmt: skip
 # Goyal et al. 2018, Table 1: test accuracy by hard beam and by soft beam
+BLURRED = """\
+The same weights, decoded by raw scores. Overlap is the probability that the labels of the first hypothesis share with
+those of the two others before any has ended; ends are hard choices. Both over the first {count} test sentences;
+the row of the hard beam whose finished hypotheses stay within is the limit of the soft ones.
+"""
 PAPER_ALPHA = {
     "ce": (82.42, 82.00), "hinge_annealed": (83.54, 83.05), "hinge_constant": (83.36, 82.85),
     "direct_constant": (82.65, 82.82), "local_ce": (85.82, 85.78),
@@ -316,6 +323,9 @@ def translation() -> Iterator[str]:
     yield "\n### Precisions, lengths, and BLEU by the length of the reference\n\n"
     head = ["row", "decoded by", "n-gram precisions", "length ratio", *(key[7:].replace("_", " ") for key in lengths)]
     yield table(head, [_broken_down(row, way, one, lengths) for row, way, one in known])
+    if lines := blurring.table():
+        yield f"\n### Raw scores and the end of answers\n\n{BLURRED.format(count=blurring.LOOKED_AT)}\n"
+        yield "\n".join(lines) + "\n"
 
 
 def _bleu(found: Records, variant: str, row: str, way: str) -> str:

@@ -1,174 +1,261 @@
-"""Tokens per second of beam search, beside `transformers` on the same decoder.
+"""Tokens per second of beam search, beside `transformers` on the same decoders.
 
-    python -m benchmarks.beams.speed [--budget SECONDS] [--layers 2] [--hidden 128] [--words 1000] ...
+    BENCH_CLOCK=cpu python -m benchmarks.beams.speed [--only lstm-256] ...
+    python -m benchmarks.beams.speed report     # the table in docs/performance.md, from stored figures
 
-The decoder is ours (`transformer_decoder`, random weights); its peer is a Pegasus decoder, whose layers compute the
-same function, with the same weights copied into it.  Both search with beam 5 over a batch of 32 and no length penalty.
-Ours ends an example when no hypothesis can come before its best answer, and goes on without it; the peer goes on until
-that holds for all five answers of all examples.  So the ratio depends on how early answers end, and there is a row for
-each of several biases of the end label: with `none` no answer ends before the longest length, and nothing is saved.
+Decoders have random weights: `transformer_decoder` beside a Pegasus decoder, whose layers compute the same function,
+and `lstm_decoder` beside an LSTM cell with dot attention as a model of `transformers`, all with the same weights.  Both
+sides search with beam 5 over a batch of 32 and no length penalty.  There are two kinds of rows:
+
+- `given`: the length is given, nothing ends before it, and both make the same steps of the same rows;
+- `free`: an end label ends answers at different lengths (a bias on it and sharper scores see to that).  Ours drops a
+  hypothesis as soon as it cannot come before the best complete answer; the peer goes on until that holds for all five
+  answers of all examples.
 
 Answers are compared before anything is timed.  At the longest length the peer returns what has not ended, without the
 end label's score, where ours ends it: examples in which the peer's answer has no end are counted apart.  Tokens are
 those of our best answers, end labels included.  Contestants alternate in one process with one thread; ratios are of
-pairs.  Without `transformers` ours is timed alone.
+pairs.  `products` is the share of our time that the multiplications of the decoder's layers alone take, in sizes as the
+search has them: where it is near 1, nothing but other arithmetic could be faster.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-from collections.abc import Callable
+import json
+import platform
+import re
+import statistics
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import energyml as em
-from benchmarks.exact.timing import median_seconds, pairs
-from energyml.nets.attention import Attention, Block, positions
+from benchmarks.beams.peers import PEERS
+from benchmarks.beams.study import RESULTS
+from benchmarks.exact.timing import CLOCK, Call, Ratio, fastest_seconds, seconds
 
-NEVER = -1e4
+DOCS = Path(__file__).parents[2] / "docs" / "performance.md"
+STORED = RESULTS / "speed.jsonl"
+NETS = {
+    "transformer": "transformer_decoder(hidden: {hidden}, heads: 4, layers: {layers})",
+    "lstm": "lstm_decoder(hidden: {hidden}, embed: {hidden}, attention: dot)",
+}
 SPEC = """
-labels Word from data(end: '</s>')
+labels Word from data{ends}
 dim S
-dim T free <= {longest}
+dim T{free}
 input memory : real[S, {hidden}]
 output y : Word[T]
-net decoder = transformer_decoder(hidden: {hidden}, heads: 4, layers: {layers})
-sequence y {{ step: decoder, given: memory, normalize: local, end: '</s>' }}
+net decoder = {net}
+sequence y {{ step: decoder, given: memory, normalize: local{end} }}
 infer beam(width: {width})
 """
+# decoder, hidden units, layers, words
+SIZES = (
+    ("lstm", 256, 1, 1000), ("lstm", 256, 1, 8000), ("lstm", 512, 1, 1000), ("lstm", 512, 1, 8000),
+    ("transformer", 128, 2, 1000), ("transformer", 128, 2, 8000), ("transformer", 256, 2, 1000),
+    ("transformer", 256, 2, 8000), ("transformer", 256, 4, 1000), ("transformer", 512, 2, 1000),
+    ("transformer", 512, 4, 4000),
+)  # fmt: skip
 
 
-def made(options: argparse.Namespace) -> tuple[em.EnergyModel, Tensor]:
-    """A model with random weights that ends its answers at different lengths, and a batch."""
+def made(options: argparse.Namespace, *, fixed: bool) -> tuple[em.EnergyModel, Tensor]:
+    """A model with random weights, and a batch."""
     words = [f"w{number}" for number in range(options.words - 1)]
-    model = em.compile(SPEC.format(**vars(options)), labels={"Word": [*words, "</s>"]}, seed=options.seed).eval()
+    parts = {
+        "net": NETS[options.net].format(**vars(options)),
+        "ends": "" if fixed else "(end: '</s>')",
+        "free": "" if fixed else f" free <= {options.longest}",
+        "end": "" if fixed else ", end: '</s>'",
+    }
+    text = SPEC.format(**parts, hidden=options.hidden, width=options.width)
+    model = em.compile(text, labels={"Word": [*words, "</s>"]}, seed=options.seed).eval()
     decoder: Any = model.get_submodule("decoder")
     with torch.no_grad():
         decoder.readout.weight.mul_(options.sharpness)
-        decoder.readout.bias[-1] = options.end
+        if not fixed:
+            decoder.readout.bias[-1] = options.end
     generator = torch.Generator().manual_seed(options.seed)
     return model, torch.randn(options.batch, options.source, options.hidden, generator=generator)
 
 
-Peer = Callable[..., tuple[Tensor, Tensor]]
+def tuned(options: argparse.Namespace) -> float:
+    """The bias of the end label under which the mean length of the best answers is about the one that is wanted."""
+    low, high = -2.0, 16.0
+    for _ in range(7):
+        options.end = (low + high) / 2
+        model, memory = made(options, fixed=False)
+        mean = float((model.infer(memory=memory).map()["y"] >= 0).sum(1).float().mean())
+        low, high = (options.end, high) if mean > options.mean_length else (low, options.end)
+    return float(options.end)
 
 
-def peer_of(model: em.EnergyModel, memory: Tensor, options: argparse.Namespace) -> Peer:
-    """The same decoder and search in `transformers`: labels [B, T], the end label behind the end, and scores [B]."""
-    from transformers import PegasusConfig, PegasusForConditionalGeneration
-    from transformers.modeling_outputs import BaseModelOutput
+def products(options: argparse.Namespace, rows: int, budget: float) -> float:
+    """Seconds that the multiplications of one step take, one after another, at their fastest."""
+    hidden, wide = options.hidden, options.words
+    layer = [(hidden, hidden)] * 3 + [(hidden, 2 * hidden), (hidden, 4 * hidden), (4 * hidden, hidden)]
+    layer.append((hidden, hidden))
+    shapes = [*layer * options.layers, (hidden, wide)]
+    if options.net == "lstm":  # what labels add is computed once for each label and left out here
+        shapes = [(hidden, 4 * hidden), (2 * hidden, wide)]
+    given = [(torch.randn(rows, inner), torch.randn(outer, inner)) for inner, outer in shapes]
+    room = [x.new_empty(rows, weight.shape[0]) for x, weight in given]
 
-    ours: Any = model.get_submodule("decoder")
-    words, start = options.words, options.words  # one token more: the start symbol
-    config = PegasusConfig(
-        vocab_size=words + 1, d_model=options.hidden, encoder_layers=0, decoder_layers=options.layers,
-        decoder_attention_heads=4, encoder_attention_heads=4, decoder_ffn_dim=4 * options.hidden,
-        encoder_ffn_dim=4 * options.hidden, max_position_embeddings=options.longest + 2, activation_function="gelu",
-        dropout=0.0, scale_embedding=False, tie_word_embeddings=False, pad_token_id=words - 1, eos_token_id=words - 1,
-        decoder_start_token_id=start, forced_eos_token_id=None,
-    )  # fmt: skip
-    theirs: Any = PegasusForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        decoder = theirs.model.decoder
-        decoder.embed_tokens.weight.copy_(ours.label_embedding.weight)
-        places = positions(torch.arange(options.longest + 2), options.hidden, torch.float32)
-        decoder.embed_positions.weight.copy_(places)
-        theirs.lm_head.weight.zero_()
-        theirs.lm_head.weight[:words].copy_(ours.readout.weight)
-        theirs.final_logits_bias.fill_(-1e9)
-        theirs.final_logits_bias[0, :words] = ours.readout.bias
-        _copy(ours.norm, decoder.layer_norm)
-        for layer, block in zip(decoder.layers, ours.blocks, strict=True):
-            _copy_block(block, layer)
-        seen = ours.memory(memory)
-        seen = seen + positions(torch.arange(memory.shape[1]).expand(memory.shape[:2]), options.hidden, seen.dtype)
+    def multiply() -> None:
+        for (x, weight), out in zip(given, room, strict=True):
+            torch.mm(x, weight.t(), out=out)
 
-    def generate(scored: bool = False) -> tuple[Tensor, Tensor]:
-        found = theirs.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=seen), attention_mask=torch.ones(seen.shape[:2]),
-            num_beams=options.width, do_sample=False, max_new_tokens=options.longest, early_stopping=False,
-            length_penalty=0.0, return_dict_in_generate=True, output_scores=scored, use_cache=True,
-        )  # fmt: skip
-        labels = found.sequences[:, 1:]
-        rest = labels.new_full((labels.shape[0], options.longest - labels.shape[1]), words - 1)
-        return torch.cat([labels, rest], 1), found.sequences_scores
-
-    return generate
+    return fastest_seconds(multiply, budget)
 
 
-def _copy(source: Any, target: Any) -> None:
-    target.weight.copy_(source.weight)
-    target.bias.copy_(source.bias)
+def measured(options: argparse.Namespace, *, fixed: bool) -> dict[str, Any]:
+    """Compare the answers, then time both."""
+    model, memory = made(options, fixed=fixed)
+    lengths = {"T": torch.full((options.batch,), options.longest)} if fixed else None
+
+    def ours() -> em.Assignment:
+        return model.infer(memory=memory, lengths=lengths).map()
+
+    answer = ours()
+    labels, last = answer["y"], options.words - 1
+    sizes = (labels >= 0).sum(1)
+    tokens = int(sizes.sum())
+    peer = PEERS[options.net](model, memory, options, fixed=fixed)
+    theirs, scores = peer(scored=True)
+    ended = torch.ones_like(sizes, dtype=torch.bool) if fixed else (theirs == last).any(1)
+    same = (labels.masked_fill(labels < 0, last) == theirs).all(1) & ended
+    apart = float((answer.score - scores)[same].abs().max()) if bool(same.any()) else 0.0
+    if peer()[0].shape != theirs.shape or not torch.equal(peer()[0], theirs):
+        raise SystemExit("the peer's answer changes from call to call")
+    ratio = alternated(ours, peer, options.pairs)
+    row: dict[str, Any] = {
+        "net": options.net, "hidden": options.hidden, "layers": options.layers, "words": options.words,
+        "lengths": "given" if fixed else "free", "shortest": int(sizes.min()), "mean": round(tokens / len(sizes), 1),
+        "longest": int(sizes.max()), "same": int(same.sum()), "comparable": int(ended.sum()), "apart": apart,
+        "ours": round(tokens / ratio.ours), "peer": round(tokens / ratio.peer), "ratio": round(ratio.middle, 2),
+        "low": round(ratio.low, 2), "high": round(ratio.high, 2), "pairs": ratio.pairs,
+        "clock": "cpu" if CLOCK is time.process_time else "wall", "date": time.strftime("%Y-%m-%d"),
+        "torch": torch.__version__, "transformers": version("transformers"), "python": platform.python_version(),
+    }  # fmt: skip
+    if fixed:
+        step = products(options, options.batch * options.width, 1.0)
+        row["products"] = round(step * options.longest / ratio.ours, 2)
+    return row
 
 
-def _copy_attention(source: Attention, target: Any) -> None:
-    for ours, theirs in ((source.query, target.q_proj), (source.key, target.k_proj),
-                         (source.value, target.v_proj), (source.out, target.out_proj)):  # fmt: skip
-        _copy(ours, theirs)
-
-
-def _copy_block(source: Block, target: Any) -> None:
-    assert source.cross is not None and source.cross_norm is not None
-    _copy(source.norm, target.self_attn_layer_norm)
-    _copy_attention(source.attention, target.self_attn)
-    _copy(source.cross_norm, target.encoder_attn_layer_norm)
-    _copy_attention(source.cross, target.encoder_attn)
-    _copy(source.wide[0], target.final_layer_norm)
-    _copy(source.wide[1], target.fc1)
-    _copy(source.wide[3], target.fc2)
+def alternated(ours: Call, peer: Call, count: int) -> Ratio:
+    """Pairs of single calls, each taking long enough to be timed alone; both have run before."""
+    calls = [(seconds(ours), seconds(peer)) if k % 2 else (seconds(peer), seconds(ours))[::-1] for k in range(count)]
+    low, middle, high = statistics.quantiles([b / a for a, b in calls], n=4)
+    mine, theirs = (statistics.median(each) for each in zip(*calls, strict=True))
+    return Ratio(low, middle, high, mine, theirs, count)
 
 
 def run(options: argparse.Namespace) -> None:
-    """A row for each bias of the end label."""
+    """A row for given and one for free lengths of each size; rows that were stored before are replaced."""
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    print(f"{options}\ntorch {torch.__version__}")
-    for end in options.ends:
-        options.end = NEVER if end == "none" else float(end)
-        print(f"end label's bias {end}: {measured(options)}", flush=True)
+    try:
+        version("transformers")
+    except PackageNotFoundError:
+        raise SystemExit("install `transformers`, which this is compared with: pip install transformers") from None
+    for net, hidden, layers, words in SIZES:
+        name = f"{net}-{hidden}-{layers}-{words}"
+        if options.only and not any(one in name for one in options.only):
+            continue
+        options.net, options.hidden, options.layers, options.words = net, hidden, layers, words
+        options.end = tuned(options)
+        for fixed in (True, False):
+            row = measured(options, fixed=fixed)
+            print(row, flush=True)
+            store(row)
 
 
-def measured(options: argparse.Namespace) -> str:
-    """Compare the answers, then time both."""
-    model, memory = made(options)
+KEY = ("net", "hidden", "layers", "words", "lengths")
 
-    def ours() -> em.Assignment:
-        return model.infer(memory=memory).map()
 
-    answer = ours()
-    labels = answer["y"]
-    lengths = (labels >= 0).sum(1)
-    tokens = int(lengths.sum())
-    sizes = f"lengths {int(lengths.min())} to {int(lengths.max())}, {tokens} tokens"
-    if importlib.util.find_spec("transformers") is None:
-        alone = median_seconds(ours, options.budget)
-        return f"{sizes}; energyml {tokens / alone:.0f} tokens/s; no `transformers` here to compare with"
-    peer = peer_of(model, memory, options)
-    theirs, scores = peer(scored=True)
-    ended = (theirs == options.words - 1).any(1)
-    same = (labels.masked_fill(labels < 0, options.words - 1) == theirs).all(1) & ended
-    apart = float((answer.score - scores)[same].abs().max()) if bool(same.any()) else 0.0
-    ratio = pairs(ours, peer, options.budget)
-    return (
-        f"{sizes}; same answer in {int(same.sum())} of the {int(ended.sum())} that the peer ends (scores within "
-        f"{apart:.0e}); energyml {tokens / ratio.ours:.0f}, transformers {tokens / ratio.peer:.0f} tokens/s; "
-        f"ratio {ratio.middle:.2f} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.pairs} pairs)"
-    )
+def stored() -> list[dict[str, Any]]:
+    """The rows of earlier runs."""
+    if not STORED.exists():
+        return []
+    return [json.loads(line) for line in STORED.read_text(encoding="utf-8").splitlines()]
+
+
+def store(row: dict[str, Any]) -> None:
+    """Keep a row, in the order of sizes."""
+    rows = [one for one in stored() if any(one[key] != row[key] for key in KEY)] + [row]
+    place = {size: number for number, size in enumerate(SIZES)}
+    rows.sort(key=lambda one: (place[tuple(one[key] for key in KEY[:4])], one["lengths"] != "given"))
+    RESULTS.mkdir(exist_ok=True)
+    STORED.write_text("".join(f"{json.dumps(one)}\n" for one in rows), encoding="utf-8")
+
+
+def report() -> None:
+    """Write the table into docs/performance.md."""
+    rows = stored()
+    dates, clocks = sorted({row["date"] for row in rows}), sorted({row["clock"] for row in rows})
+    first = rows[0]
+    lines = [
+        f"`BENCH_CLOCK=cpu python -m benchmarks.beams.speed`, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, "
+        f"one thread, {' and '.join(clocks)} time, Python {first['python']}, torch {first['torch']}, "
+        f"transformers {first['transformers']}.",
+        "",
+        "| decoder | words | lengths | same answers | ours, tokens/s | transformers | ratio | products |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        layers = f" x {row['layers']}" if row["net"] == "transformer" else ""
+        spread = f"{row['shortest']} to {row['longest']}, mean {row['mean']:g}"
+        lengths = f"given, {row['longest']}" if row["lengths"] == "given" else spread
+        share = f"{100 * row['products']:.0f}%" if "products" in row else ""
+        lines.append(
+            f"| {row['net']} {row['hidden']}{layers} | {row['words']} | {lengths} | {row['same']} of "
+            f"{row['comparable']} | {row['ours']} | {row['peer']} | **{row['ratio']:.2f}** ({row['low']:.2f} to "
+            f"{row['high']:.2f}) | {share} |"
+        )
+    for kind in ("given", "free"):
+        ratios = [row["ratio"] for row in rows if row["lengths"] == kind]
+        kept = sum(ratio >= 3 for ratio in ratios)
+        lines += [
+            "",
+            f"Lengths {kind}: at least 3 times in {kept} of {len(ratios)} rows, median "
+            f"{statistics.median(ratios):.2f}, least {min(ratios):.2f}.",
+        ]
+    known = {tuple(row[key] for key in KEY) for row in rows}
+    missing = [(*size, kind) for size in SIZES for kind in ("given", "free") if (*size, kind) not in known]
+    if missing:
+        named = ", ".join(
+            f"{net} {hidden} x {layers}, {words} words, {kind}" for net, hidden, layers, words, kind in missing
+        )
+        lines += ["", f"Not run: {named}."]
+    text = DOCS.read_text(encoding="utf-8")
+    body = "\n".join(lines)
+    pattern = re.compile(r"(<!-- measured: beams -->\n).*?(<!-- end measured: beams -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"{DOCS.name} has no `<!-- measured: beams -->`")
+    DOCS.write_text(pattern.sub(lambda m: f"{m[1]}{body}\n{m[2]}", text), encoding="utf-8")
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sizes = {"width": 5, "batch": 32, "longest": 40, "source": 20, "hidden": 128, "layers": 2, "words": 1000, "seed": 1}
+    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
+    sizes = {"width": 5, "batch": 32, "longest": 50, "source": 20, "seed": 1, "mean-length": 22}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--sharpness", type=float, default=8.0, help="factor of the readout's weights")
-    parser.add_argument("--ends", nargs="+", default=["none", "3", "5", "7"], help="biases of the end label")
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds of timing for each row")
-    run(parser.parse_args())
+    parser.add_argument("--only", nargs="+", default=[], help="sizes to run, as `lstm-256` or `transformer-128-2-1000`")
+    parser.add_argument("--pairs", type=int, default=7, help="how often each row is timed")
+    options = parser.parse_args()
+    if options.what == "report":
+        report()
+    else:
+        run(options)
 
 
 if __name__ == "__main__":

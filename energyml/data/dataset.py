@@ -146,7 +146,8 @@ class Dataset:
         from energyml.metrics import make_metric
 
         vocabulary = self.vocabularies[output]
-        return make_metric(choice, self.spelling(output), known=len(vocabulary), end=vocabulary.end)
+        pieces = vocabulary.merges is not None
+        return make_metric(choice, self.spelling(output), known=len(vocabulary), end=vocabulary.end, pieces=pieces)
 
     def confusion(self, output: str) -> Confusion:
         """A table of which label of an output is taken for which."""

@@ -97,11 +97,14 @@ class Encoder:
         form = GOLD if target.is_output else LABELS
         if all(isinstance(value, np.ndarray) for value in values):
             return self._label_numbers(target, declared, values, examples, found, form)
-        rank = len(declared.axes)
+        rank, vocabulary = len(declared.axes), self.vocabularies[declared.element]
         flat: list[Any] = []
         shapes: list[tuple[int, ...]] = []
         for value, example in zip(values, examples, strict=True):
             tokens, shape = _flattened(value, rank, target, example)
+            if vocabulary.merges is not None:
+                tokens = vocabulary.divided(tokens)
+                shape = (len(tokens),)
             shapes.append(shape)
             flat += tokens
         numbers = self._encoded(target, flat, partial(_located, shapes, examples), found)

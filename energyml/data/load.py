@@ -156,6 +156,7 @@ class _Loading:
 
     def load(self, given: Vocabularies, splits: Collection[Split]) -> Data:
         reader = self._reader()
+        self._check_subwords()
         learned = [name for name in self._sets() if self.graph.label_sets[name].source == "data" and name not in given]
         wanted = [split for split in SPLITS if split in splits or (split == "train" and learned)]
         division = reader.divide(wanted, {target.field for target in self.targets})
@@ -221,6 +222,23 @@ class _Loading:
                 names += [target.type.element] if target.type.element != REAL else []
         return list(dict.fromkeys(names))
 
+    def _check_subwords(self) -> None:
+        """Pieces change how long a sequence is: nothing else may run over its dim."""
+        for target in self.targets:
+            declared = self.graph.label_sets.get(_element(target))
+            if declared is None or not declared.options.get("subwords") or isinstance(target.type, EdgeType):
+                continue
+            dims = _dims(target)
+            beside = [one.name for one in self.targets if one is not target and set(dims) & set(_dims(one))]
+            if len(dims) != 1 or len(target.type.axes) != 1 or self.graph.dims[dims[0]].kind == "fixed":
+                problem = f"subwords divide a sequence of words, and `{target.name}` is {target.type}"
+            elif beside:
+                problem = f"subwords change how long `{dims[0]}` is, and `{beside[0]}` runs over it too"
+            else:
+                continue
+            remedy = "leave `subwords` out, or give the words a dim of their own"
+            raise BadData("E0819", field=target.name, help=remedy, name=declared.name, problem=problem)
+
     def _counts(self, learned: Sequence[str], examples: Sequence[Example]) -> dict[str, Counter[str]]:
         """How often training has each label, for each set that is learned."""
         counts: dict[str, Counter[str]] = {name: Counter() for name in learned}
@@ -242,6 +260,10 @@ class _Loading:
             known = given.get(name)
             if isinstance(known, Vocabulary):
                 found[name] = known
+            elif known is not None and declared.options.get("subwords"):
+                problem = "a list of pieces does not say how words are divided"
+                remedy = "pass the saved `Vocabulary`, which has the merges"
+                raise BadData("E0819", field=name, help=remedy, name=name, problem=problem)
             elif known is not None or declared.labels is not None:
                 labels = tuple(known if known is not None else declared.labels or ())
                 extras = {key: value for key in ("unknown", "pad", "end") if (value := declared.options.get(key))}

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from energyml.data.subwords import Divider, Merge, joined, learned
 from energyml.diagnostics import EnergyError
 
-_KEYS = ("name", "labels", "unknown", "pad", "end")
+_KEYS = ("name", "labels", "unknown", "pad", "end", "merges")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Vocabulary:
         unknown: the label that stands for everything else, if there is one.
         pad: an extra label.
         end: the label that ends a sequence.
+        merges: how words are divided, where labels are pieces of words (`energyml.data.subwords`); else `None`.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Vocabulary:
     unknown: str | None = None
     pad: str | None = None
     end: str | None = None
+    merges: tuple[Merge, ...] | None = None
     _numbers: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,15 +50,19 @@ class Vocabulary:
 
         Args:
             name: the label set's name.
-            counts: how often training has each label.
-            options: `min`, `most`, `unknown`, `pad`, `end`, as in the spec.
+            counts: how often training has each label; each word, where labels are pieces of words.
+            options: `min`, `most`, `subwords`, `unknown`, `pad`, `end`, as in the spec.
         """
         least, most = options.get("min") or 1, options.get("most")
+        merges: tuple[Merge, ...] | None = None
+        if (pieces := options.get("subwords")) is not None:
+            counts, merges = learned(counts, pieces, least)
+            least = 0
         ordered = sorted((label for label in counts if counts[label] >= least), key=lambda one: (-counts[one], one))
         extras = {key: options.get(key) for key in ("unknown", "pad", "end")}
         labels = dict.fromkeys(ordered[:most] if most is not None else ordered)
         labels.update(dict.fromkeys(label for label in extras.values() if label is not None))
-        return Vocabulary(name, tuple(labels), **extras)
+        return Vocabulary(name, tuple(labels), **extras, merges=merges)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -89,11 +96,36 @@ class Vocabulary:
             spelled.append(label)
         return spelled
 
+    # ----------------------------------------------------------------------------------------------------------- pieces
+
+    @cached_property
+    def _divider(self) -> Divider:
+        return Divider(self.merges or ())
+
+    def divided(self, words: Iterable[str | None]) -> list[str | None]:
+        """Words as labels: their pieces, where labels are pieces of words; a word that is `None` stays so."""
+        if self.merges is None:
+            return list(words)
+        found: list[str | None] = []
+        for word in words:
+            found += [None] if word is None else self._divider.pieces(word)
+        return found
+
+    def joined(self, labels: Iterable[str]) -> list[str]:
+        """Labels as words: pieces that belong together are joined; end and padding stand for themselves."""
+        return list(labels) if self.merges is None else joined(labels, (self.end, self.pad))
+
     # --------------------------------------------------------------------------------------------------- saved and read
 
     def as_json(self) -> dict[str, Any]:
         """The vocabulary as plain data."""
-        return {key: list(self.labels) if key == "labels" else getattr(self, key) for key in _KEYS}
+        found: dict[str, Any] = {key: getattr(self, key) for key in _KEYS}
+        found["labels"] = list(self.labels)
+        if self.merges is None:
+            del found["merges"]
+        else:
+            found["merges"] = [list(pair) for pair in self.merges]
+        return found
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Vocabulary:
@@ -107,7 +139,20 @@ class Vocabulary:
         for key, label in extras.items():
             if label is not None and label not in labels:
                 raise EnergyError(f"the saved vocabulary `{found['name']}` lacks its `{key}` label `{label}`")
-        return Vocabulary(found["name"], tuple(labels), **extras)
+        return Vocabulary(found["name"], tuple(labels), **extras, merges=_read_merges(found))
+
+
+def _read_merges(found: Mapping[str, Any]) -> tuple[Merge, ...] | None:
+    merges = found.get("merges")
+    if merges is None:
+        return None
+    pairs = isinstance(merges, list) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+        for pair in merges
+    )
+    if not pairs:
+        raise EnergyError(f"the saved vocabulary `{found['name']}` has `merges` that are no pairs of texts")
+    return tuple((first, second) for first, second in merges)
 
 
 def save_vocabularies(path: str | os.PathLike[str], vocabularies: Mapping[str, Vocabulary]) -> None:

@@ -24,7 +24,12 @@ __all__ = [*_PUBLIC, "make_metric"]
 
 
 def make_metric(
-    choice: str | Selection, labels: Sequence[str], *, known: int | None = None, end: str | None = None
+    choice: str | Selection,
+    labels: Sequence[str],
+    *,
+    known: int | None = None,
+    end: str | None = None,
+    pieces: bool = False,
 ) -> Metric:
     """A metric in the spec's own words: `f1`, `jaccard(over: cells)`.
 
@@ -33,6 +38,7 @@ def make_metric(
         labels: what gold numbers stand for (`Dataset.spelling`).
         known: how many of them a model can give; all when left out.
         end: the label that ends a sequence.
+        pieces: whether labels are pieces of words; metrics of texts join them.
     """
     from energyml import cards
     from energyml.driver import read_choice
@@ -40,7 +46,7 @@ def make_metric(
 
     selection = read_choice("metric", choice) if isinstance(choice, str) else choice
     options = {**selection.card.defaults(), **selection.options}
-    made: Metric = cards.implementation(selection.card)(judged(labels, known, end), **options)
+    made: Metric = cards.implementation(selection.card)(judged(labels, known, end, pieces=pieces), **options)
     return made
 
 

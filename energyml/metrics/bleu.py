@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.data.problems import PackageMissing
+from energyml.data.subwords import joined
 from energyml.metrics.tally import Judged, Metric
 
 ORDER = 4
@@ -19,8 +20,9 @@ CLASSES = (1, 6, 11, 16, 21, 26, 31, 41, 51)
 class Bleu(Metric):
     """Corpus BLEU of the predicted tokens against the gold ones, 0 to 1; n-grams are counted and added up by batch.
 
-    Tokens are compared as the data has them: sacrebleu does not split them again. A gold token that the vocabulary
-    lacks stands in the reference under its own spelling, so that predicting the unknown label never pays.
+    Tokens are compared as the data has them: sacrebleu does not split them again, and pieces of words are joined. A
+    gold token that the vocabulary lacks stands in the reference under its own spelling, so that predicting the unknown
+    label never pays.
     Source: Papineni et al. 2002; the counts and the smoothing (`exp`) are those of sacrebleu (Post 2018).
     """
 
@@ -54,7 +56,7 @@ class Bleu(Metric):
         return counts.to(predicted.device)
 
     def _words(self, numbers: list[int]) -> list[str]:
-        """The tokens of a row up to the end label; padding is left out."""
+        """The tokens of a row up to the end label, joined where labels are pieces of words; padding is left out."""
         words: list[str] = []
         for number in numbers:
             if number < 0:
@@ -62,7 +64,7 @@ class Bleu(Metric):
             if self.judged.labels[number] == self.judged.end:
                 break
             words.append(self.judged.labels[number])
-        return words
+        return joined(words) if self.judged.pieces else words
 
     def _value(self, sums: list[Any]) -> float:
         return float(self._score(_added(sums)).score) / 100

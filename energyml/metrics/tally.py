@@ -31,11 +31,13 @@ class Judged:
         labels: what gold numbers stand for: the labels that a model can give, then those that it lacks.
         known: how many of them a model can give.
         end: the label that ends a sequence, if there is one.
+        pieces: whether labels are pieces of words, which texts are joined from.
     """
 
     labels: tuple[str, ...]
     known: int
     end: str | None = None
+    pieces: bool = False
 
 
 class Tally(ABC):
@@ -133,6 +135,6 @@ def right_and_all(predicted: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     return right.sum(1), exists.sum(1)
 
 
-def judged(labels: Sequence[str], known: int | None = None, end: str | None = None) -> Judged:
+def judged(labels: Sequence[str], known: int | None = None, end: str | None = None, *, pieces: bool = False) -> Judged:
     """What is judged, from labels in order."""
-    return Judged(tuple(labels), len(labels) if known is None else known, end)
+    return Judged(tuple(labels), len(labels) if known is None else known, end, pieces)

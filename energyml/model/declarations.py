@@ -102,6 +102,7 @@ def _ranged(context: Context, node: t.LabelsDecl, first: str, last: str) -> tupl
 _FROM_DATA = Card("reader", "data", "labels found in the data", (
     Option("min", Whole(), 1, "how often a label must occur to be kept"),
     Option("most", Whole(), None, "how many labels are kept, the most frequent first"),
+    Option("subwords", Whole(), None, "divide words into pieces, as many different ones as this, by byte-pair merges"),
     Option("unknown", Text(), None, "the label of everything else"),
     Option("pad", Text(), None, "an extra label"),
     Option("end", Text(), None, "an extra label that ends a sequence"),
@@ -112,6 +113,12 @@ def _sourced(context: Context, node: t.LabelsDecl, source: t.LabelSource) -> Non
     name = node.name.text
     if source.name.text == "data":
         given = options(context, _FROM_DATA, source.arguments, source.name.span)
+        if given and "most" in given and "subwords" in given:
+            expected = "nothing beside `subwords`, which says how many pieces there are"
+            remedy = "leave one of the two out"
+            context.complain(
+                "E0403", source.span, option="most", expected=expected, found=f"{given['most']}", help=remedy
+            )
         context.label_sets[name] = LabelSet(name, None, "data", given or {}, node.name.span)
         return
     entry = context.names.table.get(source.name.text)

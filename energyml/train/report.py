@@ -17,6 +17,7 @@ from energyml.data.load import ROOT_VARIABLE, load_data, stream_data
 from energyml.data.vocabulary import Vocabulary
 from energyml.diagnostics import EnergyError
 from energyml.driver import read_choice
+from energyml.metrics.confusion import MOST_LABELS
 from energyml.train.checkpoint import Checkpoint
 from energyml.train.evaluate import decoded, decoder_for, default_metrics, predictions
 from energyml.train.folder import load_run
@@ -130,9 +131,14 @@ def evaluation(
     tallies = {(name, output): dataset.metric(name, output) for name in wanted for output in outputs}
     # of answers with a length of their own, places say nothing about which label stands for which
     placed = [output for output in outputs if dataset.vocabularies[output].end is None]
-    confusions = {output: dataset.confusion(output) for output in placed}
+    wide = {output: size for output in placed if (size := len(dataset.vocabularies[output])) > MOST_LABELS}
+    confusions = {output: dataset.confusion(output) for output in placed if output not in wide}
     using = _backend(model, checkpoint, infer)
     notes = list(loaded.notes)
+    notes += [
+        f"{output}: no table of what is confused, as {MOST_LABELS:,} labels fit into one and there are {size:,}"
+        for output, size in wide.items()
+    ]
     beam = None if report is None else _beam_report(model, dataset, report, using, notes)
     for batch, labels in predictions(model, dataset, _decoder(model, checkpoint, using), using=using):
         for (_, output), metric in tallies.items():
@@ -199,19 +205,19 @@ def predicted_lines(
 ) -> Iterator[str]:
     """One JSON object for each example of some files, in their order, as they are read.
 
-    Labels by output; `probability` holds the probability of each label that was chosen, where the backend answers
-    `marginals`.
+    Labels by output, pieces of words joined to words; `probability` holds the probability of each label that was
+    chosen, where the backend answers `marginals`.
     """
     check_device(device)
     model, checkpoint = load_run(run, allow_import=allow)
     model.to(device)
     using = _backend(model, checkpoint, infer)
     decoder = _decoder(model, checkpoint, using)
-    stream = stream_data(
-        model.compiled, list(files), _vocabularies(checkpoint), using=data or _reader(checkpoint), size=size
-    )
+    vocabularies = _vocabularies(checkpoint)
+    stream = stream_data(model.compiled, list(files), vocabularies, using=data or _reader(checkpoint), size=size)
     labelled = [v for v in model.graph.variables.values() if v.kind != "field"]
     names = {v.name: model.graph.label_sets[v.type.element].labels or () for v in labelled}
+    pieces = {v.name: one for v in labelled if (one := vocabularies.get(v.type.element)) and one.merges is not None}
     for part in stream:
         batch = part.batch().to(device)
         given: dict[str, Any] = dict(batch.inputs)
@@ -226,6 +232,7 @@ def predicted_lines(
             }
         for row in range(len(batch)):
             found: dict[str, Any] = {name: _spelled(one[row].tolist(), names[name]) for name, one in labels.items()}
+            found |= {name: vocabulary.joined(found[name]) for name, vocabulary in pieces.items() if name in found}
             if picked:
                 found["probability"] = {
                     name: _kept(one[row].tolist(), labels[name][row].tolist()) for name, one in picked.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import energyml as em
 from energyml.backends.beam.report import sequence_report
 from energyml.diagnostics import EnergyError
 from tests.beam.models import tagger, translation
@@ -57,6 +58,39 @@ def test_the_step_at_which_gold_leaves() -> None:
         report + sequence_report(example.model, width=2, y=gold, **example.arguments)
 
 
+@pytest.mark.parametrize("decoder", ["lstm", "gru"])
+def test_what_the_search_alone_gets_wrong(decoder: str) -> None:
+    """An exact answer that a narrow beam loses scores above the beam's own; an answer that is worse does not."""
+    example = translation(decoder)
+    with torch.no_grad():
+        exact, found = example.infer("enumerate").map(), example.infer("greedy").map()
+        others = example.infer("enumerate").n_best(15)
+    errors = int((exact.score > found.score + 1e-9).sum())
+    report = sequence_report(example.model, width=1, y=exact["y"], **example.arguments)
+    assert report.better == sum(report.left) == errors > 0
+    assert f"score above the beam's answer: {errors} of {errors}" in str(report)
+    assert (others.score[:, -1] < found.score).all()
+    worse = sequence_report(example.model, width=1, y=others["y"][:, -1], **example.arguments)
+    assert worse.better == 0 and sum(worse.left) == 2
+
+
+def test_tables_have_no_log_normaliser_of_a_step() -> None:
+    chain = em.compile(CHAIN, seed=0)
+    x = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))
+    report = sequence_report(chain, width=2, x=x, y=torch.tensor([[0, 1, 2], [2, 1, 0]]))
+    assert "log-normaliser" not in str(report) and "gold leaves the beam" in str(report)
+    assert not [key for key in report.plain() if "normalizer" in key]
+    both = report + report
+    assert not both.normalizes and both.examples == 4
+
+
+def test_every_line_says_what_it_means() -> None:
+    example = tagger(kind="plain")
+    lines = str(sequence_report(example.model, y=gold_of(example), **example.arguments)).splitlines()
+    titles = [number for number, line in enumerate(lines) if not line.startswith("  ")]
+    assert len(titles) == 4 and all(lines[number + 1].startswith("  ") for number in titles)
+
+
 def test_lengths() -> None:
     example = translation()
     gold = torch.tensor([[0, 1, 2, -1], [0, 0, 1, 2]])
@@ -76,6 +110,17 @@ def test_gold_must_be_whole() -> None:
         sequence_report(translation().model, y=torch.zeros(2, 4, dtype=torch.long), **translation().arguments)
 
 
+CHAIN = """
+labels Tag = {a, b, c}
+dim T
+input x : real[T, 2]
+output y : Tag[T]
+net scores = linear(out: Tag)
+param next : real[from: Tag, to: Tag]
+factor here [t in T] (y[t]) = scores(x)[t]
+factor pair [t in T-1] (from: y[t], to: y[t+1]) = next
+infer beam(width: 2)
+"""
 TINY = """\
 labels Tag from data
 labels Word from data(unknown: '<unk>')
