@@ -188,6 +188,10 @@ class SamplerSession(Session):
         self.begin: State | None = None
         self.ended: State | None = None
 
+    def go_on_from(self, tensors: Mapping[str, Tensor]) -> None:
+        """Begin where chains stood: the tensors of a state, as `ended.tensors()` gave them."""
+        self.begin = State.from_tensors(tensors)
+
     def ask(self, query: Query) -> Result:
         """Answer a query of the card."""
         if query.kind == "sample":

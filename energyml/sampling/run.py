@@ -145,7 +145,7 @@ def draw(
         if isinstance(posterior._session, Sampled):
             session.progress = progress
             if request.state is not None and request.state.exists():
-                session.begin = state_from(read_chains(request.state, selection.name))
+                session.go_on_from(read_chains(request.state, selection.name))
             if goes_on and stopping is not None:
                 with stopping() as session.stopping:
                     trace = session.trace()
@@ -159,13 +159,6 @@ def draw(
         result = posterior.ask("sample", count=request.count, generator=generator)
     result.status.insist()
     return Drawn(posterior, None, _plain_lines(result.value), _independent(posterior, result.value.score))
-
-
-def state_from(tensors: Mapping[str, Tensor]) -> Any:
-    """The state of chains from its tensors."""
-    from energyml.backends.mcmc.kernel import State
-
-    return State.from_tensors(tensors)
 
 
 def untrained(model: EnergyModel, seed: int) -> list[str]:
