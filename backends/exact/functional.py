@@ -39,6 +39,11 @@ def _checked(unary: Tensor, pair: Tensor) -> Tensor:
     )
 
 
+def _check_labels(unary: Tensor, labels: Tensor) -> None:
+    if labels.shape != unary.shape[:2]:
+        raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
+
+
 def _potentials(unary: Tensor, steps: Tensor, lengths: Tensor | None) -> Potentials:
     return Potentials(unary, steps if steps.dim() == 4 else steps[None, None], lengths)
 
@@ -58,8 +63,7 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
     -1 where a cell exists leaves that cell open.
     """
     steps = _checked(unary, pair)
-    if labels.shape != unary.shape[:2]:
-        raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
+    _check_labels(unary, labels)
     if native.serves(unary, steps):
         found = native.log_likelihood(unary, steps, lengths, labels)
         if found is not None:
@@ -79,8 +83,7 @@ def chain_nll_and_grad(
     inf, with zero gradients, where labels are forbidden.  Cost: O(B T C²).
     """
     steps = _checked(unary, pair)
-    if labels.shape != unary.shape[:2]:
-        raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
+    _check_labels(unary, labels)
     if native.serves(unary, steps):
         found = native.nll_and_slopes(unary, steps, lengths, labels)
         if found is not None:
