@@ -16,12 +16,12 @@ from energyml.nets.features import (
     existing,
     fixed_size,
     label_embedding,
-    on_existing,
 )
-from energyml.nets.order import Order
+from energyml.nets.order import Order, on_host
 from energyml.nets.recurrent import LSTMStack
 
 WIDTH = 3
+SHORT = 4  # characters: shorter words are read with words of this length
 
 
 class CharsWords(nn.Module):
@@ -31,7 +31,8 @@ class CharsWords(nn.Module):
     after the first) stand beside the embeddings of the word and of its part of speech. A word without characters has
     zeros there. Source: Yang et al. 2016, with the sizes of Shevchenko and Osokin, section 6.1 (word BiLSTM, or two
     linear layers with a ReLU in between: the variant where scaling matters). ``char_body: cnn`` is the max-pooled
-    convolution of width 3 of Ma and Hovy 2016. On the CPU, words that are padding of the batch are skipped.
+    convolution of width 3 of Ma and Hovy 2016. On the CPU the characters of a word that occurs several times in the
+    batch are read once, and words are read together with words of about their length.
 
     Args:
         inputs: ``Char[T, M]``, ``Word[T]`` and optionally ``POS[T]``, all labels.
@@ -106,7 +107,7 @@ class CharsWords(nn.Module):
         """Characters ``[B, T, M]``, words ``[B, T]`` and tags ``[B, T]`` to ``[B, T, *fixed]``."""
         characters, *labels = args
         word_mask = existing(self.dims[:1], masks, characters.shape[:2])
-        parts = [self._read_characters(characters, word_mask, masks)]
+        parts = [self._read_characters(characters, masks)]
         parts += [embedding(each) for embedding, each in zip(self.embeddings, labels, strict=True)]
         x = self.dropout(torch.cat(parts, dim=-1))
         if self.word_lstm is not None:
@@ -115,7 +116,7 @@ class CharsWords(nn.Module):
             x = self.word_linear(x).relu()
         return as_output(self.last(self.dropout(x)), self.output, 1)
 
-    def _read_characters(self, characters: Tensor, word_mask: Tensor | None, masks: Masks) -> Tensor:
+    def _read_characters(self, characters: Tensor, masks: Masks) -> Tensor:
         """``[B, T, M]`` to one vector a word, ``[B, T, chars]``."""
         batch, length, most = characters.shape
         mask = existing(self.dims, masks, characters.shape)
@@ -123,9 +124,19 @@ class CharsWords(nn.Module):
             mask = torch.ones_like(characters, dtype=torch.bool)
         # A label and whether it exists travel as one integer, so that rows are selected once.
         marked = torch.where(mask, characters.clamp(min=0), -1).reshape(batch * length, most)
-        chosen = None if word_mask is None else word_mask.reshape(-1)
-        vectors = on_existing(self._read_words, marked, chosen)
+        read = self._read_distinct if on_host(marked) and marked.numel() else self._read_words
+        vectors = read(marked)
         return vectors.reshape(batch, length, vectors.shape[-1])
+
+    def _read_distinct(self, characters: Tensor) -> Tensor:
+        """``_read_words`` of each distinct word once, those of similar length together; asks the device for lengths."""
+        words, which = torch.unique(characters, dim=0, return_inverse=True)
+        extents = ((words >= 0) * torch.arange(1, words.shape[1] + 1)).amax(1)
+        groups = extents.clamp(min=SHORT).log2().ceil()  # up to 4 characters, 8, 16 ..
+        members = [(groups == group).nonzero().squeeze(1) for group in groups.unique()]
+        vectors = [self._read_words(words[rows, : int(extents[rows].amax())]) for rows in members]
+        places = torch.empty_like(extents).scatter(0, torch.cat(members), torch.arange(len(extents)))
+        return torch.cat(vectors).index_select(0, places[which])
 
     def _read_words(self, characters: Tensor) -> Tensor:
         """Words ``[N, M]``, -1 where there is no character, to ``[N, chars]``."""

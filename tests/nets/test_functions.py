@@ -262,6 +262,24 @@ def test_characters_end_with_the_last_and_the_first_one() -> None:
     assert (net._read_words(torch.tensor([[-1, -1]])) == 0).all()
 
 
+@pytest.mark.parametrize("char_body", ["blstm", "cnn"])
+def test_words_are_read_once_and_by_length_without_changing_them(char_body: str) -> None:
+    torch.manual_seed(2)
+    net = CharsWords((CHARS, WORDS), real("T", 2), chars=4, hidden=3, char_body=char_body).double()
+    words = torch.randint(5, (12, 19))
+    lengths = torch.tensor([0, 1, 3, 4, 5, 8, 9, 16, 17, 19, 2, 7])  # each group of lengths, and both of its ends
+    words[torch.arange(19) >= lengths.unsqueeze(1)] = -1
+    words[9, 3:5] = -1  # a gap
+    batch = words[torch.randint(12, (40,))]
+    found, wanted = net._read_distinct(batch), net._read_words(batch)
+    torch.testing.assert_close(found, wanted)
+    weights = torch.randn_like(wanted)
+    read = [each for name, each in net.named_parameters() if name.startswith("char_")]
+    for ours, theirs in zip(*(torch.autograd.grad((each * weights).sum(), read) for each in (found, wanted)),
+                            strict=True):  # fmt: skip
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_lenet5_has_the_sizes_of_the_paper() -> None:
     net = LeNet5((real("T", 1, 16, 8),), real("T", 26))
     shapes = {name: tuple(parameter.shape) for name, parameter in net.named_parameters() if "weight" in name}
