@@ -321,7 +321,7 @@ class _LogLikelihood(torch.autograd.Function):
             unary, pair = ctx.saved_tensors
             return *_differentiable(unary, pair, run.lengths, gold, weight), None, None
         ctx.slopes = None  # the caller may write into them
-        if slopes is None or weight.stride(0) != 0:
+        if slopes is None or not _all_equal(weight):
             by_unary, by_pair = run.slopes(gold, weight, ctx.needs_input_grad[1])
         else:
             by_unary, by_pair = slopes
@@ -330,6 +330,11 @@ class _LogLikelihood(torch.autograd.Function):
                 by_unary.mul_(scale)
                 by_pair = None if by_pair is None else by_pair.mul_(scale)
         return by_unary if ctx.needs_input_grad[0] else None, by_pair, None, None
+
+
+def _all_equal(weight: Tensor) -> bool:
+    """Whether all examples weigh the same: expanded, as from `-x.sum()`, or written out, as from `(-x).sum()`."""
+    return weight.stride(0) == 0 or bool((weight == weight[0]).all())
 
 
 def _differentiable(

@@ -43,6 +43,29 @@ def test_value_and_gradients(shared, scale):
     torch.testing.assert_close(native.log_likelihood(unary, pair, count, answer), found[0][0])
 
 
+LOSSES = {
+    "minus the sum": lambda value: -value.sum(),
+    "the sum of losses": lambda value: (-value).sum(),
+    "the mean of losses": lambda value: (-value).mean(),
+    "the mean over cells": lambda value: (-value).sum() / 16,
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_with_equal_weights_runs_the_chains_once(loss, monkeypatch):
+    unary, pair, count, answer = draw("shared")
+    runs = []
+    slopes = native._Run.slopes
+    monkeypatch.setattr(native._Run, "slopes", lambda *args: runs.append(1) or slopes(*args))
+    found = []
+    for kind, likelihood in ((torch.float32, native.log_likelihood), (torch.float64, reference)):
+        scores = unary.to(kind).requires_grad_(), pair.to(kind).requires_grad_()
+        found.append(torch.autograd.grad(LOSSES[loss](likelihood(*scores, count, answer)), scores))
+    assert len(runs) == 1
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-6, atol=1e-5)
+
+
 @pytest.mark.parametrize("shared", SHARED)
 def test_first_and_second_derivatives(shared):
     unary, pair, count, answer = draw(shared, dtype=torch.float64, labels=2)
