@@ -5,8 +5,9 @@
 The model is the chain of Tu & Gimpel 2019 with the sizes of Twitter POS (25 labels, sentences of 5 to 30 words).  Both
 sides make the same 50 steps of momentum from the cells' own scores and round by the likeliest label; their answers are
 compared.  The loop is what one would write in a notebook: one sentence at a time, autograd, `torch.optim.SGD`; for a
-network, its layers called on one sentence after another.  The bar is 20 times the examples per second.  Nothing here
-runs in the tests.
+network, its layers called on one sentence after another.  The bar is 20 times the examples per second.  For a network
+the ratio is printed that its own multiplications would leave at the speed of large matrix products, with nothing
+beside them: no batch can be faster than that with the same arithmetic on as many cores.  Nothing here runs in tests.
 """
 
 from __future__ import annotations
@@ -85,6 +86,19 @@ def rate(run: Callable[[], object], count: int, repeats: int, clock: Callable[[]
     return statistics.median(taken), max(taken) - min(taken)
 
 
+def product_speed(clock: Callable[[], float], size: int = 1024, runs: int = 10) -> float:
+    """Multiplications per second of large matrix products."""
+    one = torch.randn(size, size)
+    one @ one
+    return statistics.median(rate(lambda: one @ one, size**3, 1, clock)[0] for _ in range(runs))
+
+
+def multiplications(net: nn.Module) -> int:
+    """Those of one word: each weight of a matrix or a window is used once; embeddings of words are looked up."""
+    body = net.parts[0].body  # type: ignore[index, union-attr]
+    return sum(weight.numel() for weight in body.parameters() if weight.dim() > 1)
+
+
 def plain_network(architecture: str, net: nn.Module) -> Callable[[Tensor], Tensor]:
     """The layers of an inference network as one would call them: the words of a sentence [T] to its labels [T]."""
     body, table = net.parts[0].body, net.parts[0].reader.tables[0].weight  # type: ignore[index, union-attr]
@@ -121,6 +135,8 @@ def networks(given: argparse.Namespace, clock: Callable[[], float]) -> None:
     words = torch.randint(WORDS, (given.examples, LONGEST))
     lengths = torch.randint(SHORTEST, LONGEST + 1, (given.examples,)).sort().values
     some = slice(0, given.examples, max(1, given.examples // 200))
+    speed = product_speed(clock)
+    print(f"large matrix products: {2e-9 * speed:.0f} Gflop/s")
     for architecture in ("cnn", "blstm", "seq2seq"):
         using = f"infnet({architecture}(hidden: {HIDDEN}))"
         net = model.inference_module(using)
@@ -144,7 +160,11 @@ def networks(given: argparse.Namespace, clock: Callable[[], float]) -> None:
 
         wanted = loop()  # warm-up
         peer, spread = rate(loop, len(wanted), given.repeats, clock)
-        print(f"{architecture}, one by one: {peer:.0f} examples/s (spread {spread:.0f})")
+        needed = multiplications(net) * float(lengths.double().mean())
+        print(
+            f"{architecture}, one by one: {peer:.0f} examples/s (spread {spread:.0f}); {1e-6 * needed:.1f} million "
+            f"multiplications each, so that no batch is more than {speed / needed / peer:.1f} times as fast"
+        )
         for size in given.batch:
             found = batches(size)  # warm-up
             own, spread = rate(partial(batches, size), given.examples, given.repeats, clock)

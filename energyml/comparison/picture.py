@@ -6,6 +6,7 @@ from pathlib import Path
 
 from energyml.comparison.result import Comparison, best_metric, by_name
 from energyml.diagnostics import EnergyError
+from energyml.pictures import drawing, save
 
 
 def draw(comparison: Comparison, path: Path) -> None:
@@ -13,13 +14,7 @@ def draw(comparison: Comparison, path: Path) -> None:
 
     One backend under different options is one line, each point with its options.
     """
-    try:
-        import matplotlib
-    except ImportError as problem:
-        raise EnergyError("plots need matplotlib: `pip install 'energyml[plots]'`") from problem
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = drawing()
     rows = [row for row in comparison.rows if row.reason is None and row.seconds]
     if not rows:
         raise EnergyError("there is nothing to draw: no backend of the comparison gave answers")
@@ -45,12 +40,7 @@ def draw(comparison: Comparison, path: Path) -> None:
         axis.legend(fontsize=7)
     axis.grid(True, which="both", alpha=0.2)
     figure.tight_layout()
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as problem:
-        raise EnergyError(f"{path}: {problem}") from problem
-    finally:
-        pyplot.close(figure)
+    save(figure, path, dpi=120)
 
 
 __all__ = ["draw"]

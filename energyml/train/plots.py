@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from energyml.diagnostics import EnergyError
+from energyml.pictures import drawing, save
 
 
 def read_history(run: Path) -> list[dict[str, Any]]:
@@ -25,13 +26,7 @@ def plot(runs: Sequence[Path], out: Path) -> None:
     """One figure for one run or several: a panel for each kind of curve that their logs hold."""
     if not out.parent.is_dir():
         raise EnergyError(f"{out}: there is no folder {out.parent}; make it, or choose another `--out`")
-    try:
-        import matplotlib
-    except ImportError as problem:
-        raise EnergyError("plots need matplotlib: `pip install 'energyml[plots]'`") from problem
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = drawing()
     histories = {run.name or str(run): read_history(run) for run in runs}
     kept = [record for history in histories.values() for record in history]
     if not kept:
@@ -53,12 +48,7 @@ def plot(runs: Sequence[Path], out: Path) -> None:
     if len(histories) > 1 or any(len(axis.lines) > 1 for axis in axes[0]):
         axes[0][0].legend(fontsize=7)
     figure.tight_layout()
-    try:
-        figure.savefig(out, dpi=110)
-    except (OSError, ValueError) as problem:
-        raise EnergyError(f"{out}: {problem}") from problem
-    finally:
-        pyplot.close(figure)
+    save(figure, out)
 
 
 __all__ = ["plot", "read_history"]
