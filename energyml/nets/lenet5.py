@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,6 +17,7 @@ from energyml.nets.features import (
     fixed_size,
     on_existing,
 )
+from energyml.nets.order import on_host
 
 KERNEL = 5
 SMALLEST = 32
@@ -67,7 +69,10 @@ class LeNet5(nn.Module):
         """Images ``[N, C, h, w]`` to ``[N, out]``."""
         # Pooling commutes with adding a bias and with a ReLU; doing it first leaves a quarter of their work. And where
         # the first filters see only the zeros around an image, their answer is known: it is put there afterwards.
-        x = functional.max_pool2d(functional.conv2d(functional.pad(images, self.inner), self.conv1.weight), 2)
+        x = functional.conv2d(functional.pad(images, self.inner), self.conv1.weight)
+        if on_host(x):  # pooling and the second convolution are faster with the channels side by side
+            x = x.contiguous(memory_format=torch.channels_last)
+        x = functional.max_pool2d(x, 2)
         x = (functional.pad(x, self.outer) + self.conv1.bias.reshape(-1, 1, 1)).relu()  # type: ignore[union-attr]
         x = functional.max_pool2d(self.conv2(x), 2).relu()
         scores: Tensor = self.fc2(self.activation(self.fc1(x.flatten(1))))
