@@ -217,14 +217,15 @@ def _normalizers(found: Records, row: str, variant: str, first: str) -> list[str
 def _alphas(found: Records) -> Iterator[list[str]]:
     titles = {
         "ce": "cross-entropy", "hinge_annealed": "hinge, annealed", "hinge_constant": "hinge, alpha 1",
+        "hinge_count": "hinge, annealed, margin by number",
         "direct_constant": "direct loss, alpha 1", "local_ce": "direct loss, annealed",
     }  # fmt: skip
     for row, title in titles.items():
         if found.of("forward", row):
             tested = [found.score("forward", row, way) for way in ("greedy", "beam", "soft")]
             seen = [found.score("forward", row, way, "validation") for way in ("beam", "soft")]
-            hard, soft = PAPER_ALPHA[row]
-            yield [title, *tested, f"{hard}, {soft}", *seen, found.seeds("forward", row)]
+            paper = ", ".join(map(str, PAPER_ALPHA.get(row, ())))
+            yield [title, *tested, paper, *seen, found.seeds("forward", row)]
 
 
 def _lost(found: Records, row: str, variant: str) -> list[str]:

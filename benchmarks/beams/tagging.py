@@ -35,8 +35,8 @@ _THEN = "optimizer: adam(lr: {lr}), epochs: 5, batch: 16, clip: 5"
 ANNEALED, CONSTANT = "alpha: 1 -> 10, anneal: exponential", "alpha: 1"
 
 
-def searched(objective: str, alpha: str, lr: str = "3e-4") -> str:
-    return f"{objective} {{ infer: relaxed_beam(width: 3, {alpha}), {_THEN.format(lr=lr)} }}"
+def searched(objective: str, alpha: str, cost: str = "hamming", lr: str = "3e-4") -> str:
+    return f"{objective} {{ cost: {cost}, infer: relaxed_beam(width: 3, {alpha}), {_THEN.format(lr=lr)} }}"
 
 
 ROWS = {
@@ -49,6 +49,7 @@ ROWS = {
     "global_l2": Row(searched("direct_loss", ANNEALED), "l2", "global"),
     "direct_constant": Row(searched("direct_loss", CONSTANT), "ce", only=("forward",)),
     "hinge_annealed": Row(searched("beam_hinge", ANNEALED), "ce", only=("forward",)),
+    "hinge_count": Row(searched("beam_hinge", ANNEALED, "hamming(normalize: false)"), "ce", only=("forward",)),
     "hinge_constant": Row(searched("beam_hinge", CONSTANT), "ce", only=("forward",)),
 }
 WAYS = {

@@ -49,6 +49,7 @@ STAGE_OPTIONS: tuple[Option, ...] = (
     Option("without", GroupOf(("term",), "term"), None, "terms that are left out of the score"),
 )
 _COST = Option("cost", CardOf("cost"), None, "the decomposable cost; normalised Hamming when left out")
+_SHARE = Option("normalize", Flag(), True, "divide by the labelled cells; else the margin grows with their number")
 _LOCAL = (
     Option("smoothing", Real(0, 1), 0.0, "share of the local cross-entropy's target that all labels divide equally"),
     Option("entropy", Real(0), 0.0, "weight of the entropy of relaxed labels, which is pushed down"),
@@ -280,18 +281,19 @@ CARDS: tuple[Card, ...] = (
     Card(
         "cost",
         "hamming",
-        "share of wrong cells",
-        (Option("weights", Weights(), None, "cost of predicting a label wrongly"),),
+        "share of wrong cells, or their number",
+        (Option("weights", Weights(), None, "cost of predicting a label wrongly"), _SHARE),
         1,
         source=f"{_SCALING}, eq. 8",
     ),
     Card(
         "cost",
         "confusion",
-        "cost of each mistake by gold and predicted label, averaged over cells",
+        "cost of each mistake by gold and predicted label, averaged over cells or summed",
         (
             Option("costs", LabelPairs(), summary="cost of predicting a label where another is right"),
             Option("otherwise", Real(0), 1.0, "cost of mistakes that are not listed"),
+            _SHARE,
         ),
         1,
     ),

@@ -31,8 +31,9 @@ class Costs:
 def costs_of(problem: Problem, answer: Mapping[str, Tensor], selection: Selection) -> Costs:
     """The costs of an objective's option `cost`; normalised Hamming when it is left out.
 
-    Costs that a card describes are shares: divided by the number of labelled cells of an example.  Tensors
-    [B, *dims, labels] by variable, as Python gives them, are taken as they are; a variable without one costs nothing.
+    Costs that a card describes are shares, divided by the number of labelled cells of an example, unless its option
+    `normalize` is false.  Tensors [B, *dims, labels] by variable, as Python gives them, are taken as they are; a
+    variable without one costs nothing.
 
     Args:
         problem: the batch.
@@ -51,6 +52,8 @@ def costs_of(problem: Problem, answer: Mapping[str, Tensor], selection: Selectio
         return Costs({name: torch.where(wrong[name], one, 0) for name, one in given.items() if name in wrong}, wrong)
     _check_labels(chosen, {label for name in answer for label in names[name]})
     share = 1 / labelled_cells(answer).clamp(min=1).to(problem.env.batch.dtype)
+    if chosen is not None and not chosen["normalize"]:
+        share = torch.ones_like(share)
     each = {}
     for name, labels in answer.items():
         scale = share.reshape(-1, *([1] * labels.dim()))
