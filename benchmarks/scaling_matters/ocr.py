@@ -1,7 +1,8 @@
 """The OCR block of Table 2, and what Figure 1 and Tables 3 and 4 need; see study.py for the command line.
 
-`joint_long` is joint training with as many epochs as the three stages take together.  Figure 1a is `constant`
-with several `--alpha`; Table 3 is `--optimizer sgd`; Table 4 are the temperature procedures.
+`joint_long` is joint training with as many epochs as the three stages take together.  `stage_tuned` has a learning rate
+for each stage: ten times the usual one for the table of pairs, a tenth for everything together.  Figure 1a is
+`constant` with several `--alpha`; Table 3 is `--optimizer sgd`; Table 4 are the temperature procedures.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ OCR = Study(
         "joint": ("balance=none",),
         "joint_long": ("balance=none", "epochs=80", "stop=plateau(averaged_accuracy, patience: 80, reduce: 10)"),
         "stage": ("balance=none", "procedure=staged()"),
+        "stage_tuned": (
+            "balance=none",
+            "1.without=y.pair",
+            "2.only=W",
+            "2.optimizer=adam(lr: 1e-2)",
+            "3.optimizer=adam(lr: 1e-4)",
+        ),
         "online": ("balance=online(subset: 2000)",),
         "offline": ("balance=offline(alpha: {alpha})",),
         "offline_reg": ("balance=offline(alpha: {alpha}, regularized: true, weight: 0.1)",),
@@ -34,6 +42,7 @@ OCR = Study(
     stop="plateau(averaged_accuracy, patience: 7, reduce: 3, threshold: 1e-3)",
     epochs=60,
     batch=16,
+    stages={"stage_tuned": "marginal_ce then {objective} then {objective}"},
     edits={"joint_sigmoid": (("lenet5(out: Letter)", "lenet5(out: Letter, activation: sigmoid)"),)},
 )
 

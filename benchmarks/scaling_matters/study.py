@@ -36,7 +36,8 @@ class Study:
         spec: the file of its spec.
         metric: what decides.
         rows: by name: the objective and the backend.
-        procedures: by name: changes to the first stage, after all others; `{alpha}` is filled in.
+        procedures: by name: changes to the stages, after all others; `{alpha}` is filled in.
+        stages: by procedure: the objectives of its stages, where there is more than one; `{objective}` is filled in.
         stop: the stop rule.
         epochs: at most.
         batch: examples in a batch.
@@ -56,6 +57,7 @@ class Study:
     batch: int
     lr: float = 1e-3
     changes: tuple[str, ...] = ()
+    stages: Mapping[str, str] = field(default_factory=dict)
     edits: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     text: tuple[tuple[str, str], ...] = ()
 
@@ -114,8 +116,9 @@ class Cell:
         changes = [f"optimizer={self.optimizer}(lr: {self.lr})", f"epochs={self.epochs}", f"batch={self.batch}"]
         changes += [f"stop={self.study.stop}", *self.study.changes]
         changes += [one.format(alpha=self.alpha) for one in self.study.procedures[self.procedure]]
+        stages = self.study.stages.get(self.procedure, "{objective}").format(objective=objective)
         return Request(
-            out=out, root=root, infer=backend, train=objective, changes=changes, seed=self.seed, resume=True,
+            out=out, root=root, infer=backend, train=stages, changes=changes, seed=self.seed, resume=True,
             threads=1, metrics=(self.study.metric,),
         )  # fmt: skip
 
