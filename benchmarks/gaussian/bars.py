@@ -54,7 +54,10 @@ def all_bars() -> list[Bar]:
 
 def judgements() -> list[tuple[Bar, Bar | None]]:
     """Every bar, and for solves of one example the same of the solver alone: equal work, on the matrix of the peers."""
-    rows = [row for row in results.load("lowrank")["rows"] if row["spectrum"] == "decaying" and row["task"] == BACKWARD]
+    rows, two = (
+        [row for row in results.load(name)["rows"] if row["spectrum"] == "decaying" and row["task"] == BACKWARD]
+        for name in ("lowrank", "lowrank-2")
+    )
     single, many = ([row for row in rows if (row["size"][2] > 1) == big] for big in (False, True))
     grids = [row for row in results.load("grids")["rows"] if row["task"] == FORWARD]
     memory = [row for row in results.load("memory")["rows"] if row["name"] == "energyml"]
@@ -76,6 +79,7 @@ def judgements() -> list[tuple[Bar, Bar | None]]:
         of("low rank, forward + backward, batch 1: at most 1.3 times scipy's two bare solves", single, AS_SCIPY, False),
         (operator, None),
         of("low rank, forward + backward, batch 16: at least 3 times faster than scipy", many, FASTER_OF_MANY),
+        of("low rank, the same with two threads on both sides", two, FASTER_OF_MANY),
         of("grids, one solve by cg: at least 3 times faster than scipy's CG", varying, GRID),
         of("constant grids, one solve by `exact`: at least 3 times faster than scipy's CG", constant, GRID),
         (Bar("memory of forward + backward: at most 12 fields beyond inputs and gradients", "memory", buffers), None),

@@ -24,17 +24,26 @@ PEERS: dict[str, Contestant] = {
 }
 
 
+def named(threads: int) -> str:
+    """The stored result of so many threads."""
+    return "lowrank" if threads == 1 else f"lowrank-{threads}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds for each pair of contestants")
     parser.add_argument("--size", help="only SIDE,RANK,BATCH")
+    parser.add_argument("--threads", type=int, default=1, help="of both sides; batches alone when more than one")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     whole = [(side, rank, batch) for side in SIDES for rank in RANKS for batch in BATCHES]
     wanted = [(size, False) for size in whole] + [(size, True) for size in FLAT]
     if options.quick:
         wanted, options.budget = [(size, False) for size in QUICK], 0.1
+    if options.threads > 1:
+        wanted = [(size, flat) for size, flat in wanted if size[2] > 1]
+    name = "lowrank-quick" if options.quick else named(options.threads)
     rows: list[dict[str, Any]] = []
     for (side, rank, batch), flat in wanted:
         if options.size and options.size != f"{side},{rank},{batch}":
@@ -45,7 +54,7 @@ def main() -> None:
             spectrum = "flat" if flat else "decaying"
             rows.append({"size": [side, rank, batch], "spectrum": spectrum, "task": task, **found})
             print(shown(f"{side}^2 x {rank}, batch {batch}, {spectrum}, {task}", found), flush=True)
-            store("lowrank-quick" if options.quick else "lowrank", rows, ("size", "spectrum", "task"))
+            store(name, rows, ("size", "spectrum", "task"))
 
 
 if __name__ == "__main__":

@@ -96,6 +96,7 @@ def made() -> str:
             "columns say how many times longer each takes (medians of alternating pairs, with quartiles). Peers get "
             "the bounded matrix and do bare solves: scipy makes no gradient of the embeddings.\n\n"
             + speed_table("lowrank"),
+            "With two threads on both sides:\n\n" + speed_table("lowrank-2"),
             "### Grids\n\nWeights between 0 and 2 for each edge, or constant; float32, residual 1e-6.\n\n"
             + speed_table("grids"),
             "### Memory of fields\n\nThe peak of a fresh process over forward and backward.\n\n" + memory_table(),

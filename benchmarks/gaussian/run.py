@@ -1,7 +1,8 @@
 """Runs the benchmarks of Gaussian fields: `python -m benchmarks.gaussian.run SUBCOMMAND`, in the peers' environment.
 
-Each subcommand runs in a fresh process with one thread, stores its figures under `results/` and prints the bars that it
-measures.  The exit code is 1 when one of them is not kept.
+Each subcommand runs in a fresh process with one thread (`lowrank` then again with two on both sides, or with as many as
+`--threads` says), stores its figures under `results/` and prints the bars that it measures.  The exit code is 1 when
+one of them is not kept.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("command", choices=[*COMMANDS, "all", "bars", "report"])
     parser.add_argument("--quick", action="store_true", help="a smoke run; its figures are stored apart")
     parser.add_argument("--cells", action="store_true", help="with `bars`: every cell, not the worst alone")
+    parser.add_argument("--threads", type=int, help="with `lowrank`: threads of both sides; one, then two")
     options, more = parser.parse_known_args()
     if options.command == "report":
         from benchmarks.gaussian.report import write
@@ -45,7 +47,12 @@ def main() -> int:
     chosen = COMMANDS if options.command in ("all", "bars") else (options.command,)
     if options.command != "bars":
         for command in chosen:
-            in_threads(1, f"benchmarks.gaussian.{command}", [*(["--quick"] if options.quick else []), *more])
+            arguments = [*(["--quick"] if options.quick else []), *more]
+            if command != "lowrank":
+                in_threads(1, f"benchmarks.gaussian.{command}", arguments)
+                continue
+            for threads in (options.threads,) if options.threads else (1, 2):
+                in_threads(threads, "benchmarks.gaussian.lowrank", [*arguments, "--threads", str(threads)])
     return 0 if options.quick or judged(chosen, options.cells) else 1
 
 
