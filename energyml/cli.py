@@ -323,6 +323,15 @@ def options(
     """A small language for energy-based structured prediction."""
 
 
+def _out_of_memory(problem: Exception) -> bool:
+    """Whether Python, torch on the CPU (a plain `RuntimeError`) or torch on another device had no memory left."""
+    return (
+        isinstance(problem, MemoryError)
+        or type(problem).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator" in str(problem)
+    )
+
+
 def _guarded(command: Callable[[], Any]) -> int:
     """Run the application; people see messages, never a traceback."""
     try:
@@ -347,6 +356,14 @@ def _guarded(command: Callable[[], Any]) -> int:
     except Exception as problem:
         if os.environ.get("ENERGYML_DEBUG"):
             raise
+        if _out_of_memory(problem):
+            reason = str(problem).partition("DefaultCPUAllocator: ")[2].partition("\n")[0] or str(problem)
+            typer.echo(
+                f"energyml: out of memory{': ' if reason else ''}{reason}\n"
+                "A smaller batch, shorter examples or another backend (`energyml explain` compares them) need less.",
+                err=True,
+            )
+            return 1
         typer.echo(
             f"energyml: internal error: {type(problem).__name__}: {problem}\n"
             "This is a defect of energyml; ENERGYML_DEBUG=1 shows where.",

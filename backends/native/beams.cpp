@@ -1,6 +1,5 @@
 // Native pieces of beam search, as a module over plain pointers: the caller owns every buffer.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "calls.h"
 
 #include <atomic>
 
@@ -22,19 +21,6 @@ ENTRY(double)
 }  // namespace energyml
 
 using namespace energyml;
-
-// The arguments of a call, one after another.
-struct Arguments {
-    PyObject* const* next;
-    int64_t number() { return PyLong_AsLongLong(*next++); }
-    double real() { return PyFloat_AsDouble(*next++); }
-    template <class T> T* pointer() { return reinterpret_cast<T*>(static_cast<intptr_t>(number())); }
-};
-
-static bool counted(Py_ssize_t found, Py_ssize_t wanted) {
-    if (found != wanted) PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, found);
-    return found == wanted;
-}
 
 template <class T> static Rows<T> read_rows(Arguments& take) {
     Rows<T> rows;
@@ -67,12 +53,9 @@ template <class T> static PyObject* chosen(Arguments take) {
     const T* bias = take.pointer<const T>();
     const Rows<T> now = read_rows<T>(take), next = read_rows<T>(take);
     [[maybe_unused]] const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return nullptr;
     int64_t sizes[2] = {0, 0};
-    bool room = true;
     std::atomic<bool> fine{true};
-    Py_BEGIN_ALLOW_THREADS
-    try {
+    const auto work = [&] {
         std::vector<Candidate<T>> going(beam.room()), best(beam.examples * beam.considered());
         std::vector<int64_t> count(beam.examples);
         const Choice<T> choice{beam, t, scores, bias, now, pool, going.data(), count.data()};
@@ -82,11 +65,8 @@ template <class T> static PyObject* chosen(Arguments take) {
         for (int64_t example = 0; example < beam.examples; ++example)
             if (!run(choice, example, best.data() + example * beam.considered())) fine = false;
         line_up(beam, going.data(), count.data(), next, labels + t * beam.room(), parents + t * beam.room(), sizes);
-    } catch (const std::bad_alloc&) {
-        room = false;
-    }
-    Py_END_ALLOW_THREADS
-    if (!room) return PyErr_NoMemory();
+    };
+    if (!unlocked(work)) return nullptr;
     if (!fine) Py_RETURN_NONE;
     return Py_BuildValue("LL", static_cast<long long>(sizes[0]), static_cast<long long>(sizes[1]));
 }
@@ -141,10 +121,7 @@ template <class T> static PyObject* attended(Arguments take) {
     one.count = take.number();
     one.out = take.pointer<T>();
     const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return nullptr;
-    bool room = true;
-    Py_BEGIN_ALLOW_THREADS
-    try {
+    const auto work = [&] {
         const int64_t each = round_up((one.count + one.size) * one.heads, 16);
         Buffer<T> rooms(each * std::max(threads, 1));
         const int64_t share = (one.rows + threads - 1) / std::max(threads, 1);
@@ -154,11 +131,8 @@ template <class T> static PyObject* attended(Arguments take) {
         for (int part = 0; part < threads; ++part)
             for (int64_t row = part * share; row < std::min(one.rows, (part + 1) * share); ++row)
                 run(one, row, rooms.data + part * each);
-    } catch (const std::bad_alloc&) {
-        room = false;
-    }
-    Py_END_ALLOW_THREADS
-    if (!room) return PyErr_NoMemory();
+    };
+    if (!unlocked(work)) return nullptr;
     Py_RETURN_NONE;
 }
 

@@ -1,6 +1,5 @@
 // Native kernels for Gaussian fields on grids and with low-rank couplings, as a module over plain pointers: the caller owns every buffer.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "calls.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -190,23 +189,15 @@ template <class T> static void multiply_all(const Fields<T>& fields, const T* x,
 
 using namespace energyml;
 
-// The arguments of a call, one after another.
-struct Arguments {
-    PyObject* const* next;
-    int64_t number() { return PyLong_AsLongLong(*next++); }
-    double real() { return PyFloat_AsDouble(*next++); }
-    template <class T> T pointer() { return reinterpret_cast<T>(static_cast<intptr_t>(number())); }
-};
-
 static constexpr Py_ssize_t OF_FIELDS = 15;
 
 template <class T> static Fields<T> read_fields(Arguments& take) {
     const int64_t planes = take.number(), rows = take.number(), width = take.number();
-    const auto* offsets = take.pointer<const int64_t*>();
+    const auto* offsets = take.pointer<const int64_t>();
     const int64_t directions = take.number();
     if (PyErr_Occurred()) return {Grid(0, 0, 0, nullptr, 0), 0, 0, nullptr, 0, 0, false, nullptr, 0, 0, false};
-    Fields<T> fields{Grid(planes, rows, width, offsets, directions), take.number(), take.number(), take.pointer<const T*>(),
-                     take.number(), take.number(), take.number() != 0, take.pointer<const T*>(), take.number(), take.number(),
+    Fields<T> fields{Grid(planes, rows, width, offsets, directions), take.number(), take.number(), take.pointer<const T>(),
+                     take.number(), take.number(), take.number() != 0, take.pointer<const T>(), take.number(), take.number(),
                      take.number() != 0};
     return fields;
 }
@@ -214,152 +205,110 @@ template <class T> static Fields<T> read_fields(Arguments& take) {
 template <class T> static bool read_and_solve(Arguments take, double& worst) {
     const Fields<T> fields = read_fields<T>(take);
     Wanted<T> wanted;
-    wanted.rhs = take.pointer<const T*>();
-    wanted.start = take.pointer<const T*>();
-    wanted.x = take.pointer<T*>();
+    wanted.rhs = take.pointer<const T>();
+    wanted.start = take.pointer<const T>();
+    wanted.x = take.pointer<T>();
     wanted.tolerance = take.real();
     wanted.most = take.number();
     wanted.jacobi = take.number() != 0;
-    auto* const iterations = take.pointer<int64_t*>();
-    auto* const residual = take.pointer<double*>();
-    auto* const negative = take.pointer<uint8_t*>();
+    auto* const iterations = take.pointer<int64_t>();
+    auto* const residual = take.pointer<double>();
+    auto* const negative = take.pointer<uint8_t>();
     const int threads = static_cast<int>(take.number());
     const int team = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return true;
-    bool fine = true;
-    std::vector<Found> found(fields.count());
-    wanted.found = found.data();
-    Py_BEGIN_ALLOW_THREADS
-    fine = solve_all<T>(fields, wanted, threads, team);
-    worst = fields.positive() ? 0.0 : std::numeric_limits<double>::quiet_NaN();
-    Py_END_ALLOW_THREADS
-    for (int64_t example = 0; example < fields.examples; ++example) {
-        Found most{0, 0.0, false};
-        for (const Found* one = found.data() + example * fields.channels; one < found.data() + (example + 1) * fields.channels; ++one) {
-            most.iterations = std::max(most.iterations, one->iterations);
-            most.residual = one->residual <= most.residual ? most.residual : one->residual;  // not a number stays
-            most.negative |= one->negative;
+    const auto work = [&] {
+        std::vector<Found> found(fields.count());
+        wanted.found = found.data();
+        if (!solve_all<T>(fields, wanted, threads, team)) throw std::bad_alloc();
+        worst = fields.positive() ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+        for (int64_t example = 0; example < fields.examples; ++example) {
+            Found most{0, 0.0, false};
+            for (const Found* one = found.data() + example * fields.channels; one < found.data() + (example + 1) * fields.channels; ++one) {
+                most.iterations = std::max(most.iterations, one->iterations);
+                most.residual = one->residual <= most.residual ? most.residual : one->residual;  // not a number stays
+                most.negative |= one->negative;
+            }
+            iterations[example] = most.iterations;
+            residual[example] = most.residual;
+            negative[example] = most.negative;
+            const double here = most.negative ? std::numeric_limits<double>::quiet_NaN() : most.residual;
+            worst = here <= worst || std::isnan(worst) ? worst : here;
         }
-        iterations[example] = most.iterations;
-        residual[example] = most.residual;
-        negative[example] = most.negative;
-        const double here = most.negative ? std::numeric_limits<double>::quiet_NaN() : most.residual;
-        worst = here <= worst || std::isnan(worst) ? worst : here;
-    }
-    return fine;
+    };
+    return unlocked(work);
 }
 
 // solve(double?, planes, rows, width, offsets, directions, B, M, diagonal, diagonal_example, diagonal_channel, varying_diagonal?, weights,
 //       weights_example, weights_direction, constant?, rhs, start, x, tolerance, most, jacobi?, iterations, residual, negative, threads,
 //       team) -> the worst residual, NaN where something is not finite, a matrix not positive definite, or the given diagonal not positive
 static PyObject* solve(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 1 + OF_FIELDS + 11) {
-        PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", 1 + OF_FIELDS + 11, n);
-        return nullptr;
-    }
+    if (!counted(n, 1 + OF_FIELDS + 11)) return nullptr;
     Arguments take{args};
     double worst = 0;
     const bool fine = take.number() ? read_and_solve<double>(take, worst) : read_and_solve<float>(take, worst);
-    if (PyErr_Occurred()) return nullptr;
-    return fine ? PyFloat_FromDouble(worst) : PyErr_NoMemory();
+    return fine ? PyFloat_FromDouble(worst) : nullptr;
 }
 
-template <class T> static void read_and_multiply(Arguments take) {
+template <class T> static bool read_and_multiply(Arguments take) {
     const Fields<T> fields = read_fields<T>(take);
-    const T* x = take.pointer<const T*>();
-    T* out = take.pointer<T*>();
+    const T* x = take.pointer<const T>();
+    T* out = take.pointer<T>();
     const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return;
-    Py_BEGIN_ALLOW_THREADS
-    multiply_all<T>(fields, x, out, threads);
-    Py_END_ALLOW_THREADS
+    return unlocked([&] { multiply_all<T>(fields, x, out, threads); });
 }
 
 // multiply(double?, ... as for solve ..., x, out, threads)
 static PyObject* multiply(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 1 + OF_FIELDS + 3) {
-        PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", 1 + OF_FIELDS + 3, n);
-        return nullptr;
-    }
+    if (!counted(n, 1 + OF_FIELDS + 3)) return nullptr;
     Arguments take{args};
-    if (take.number())
-        read_and_multiply<double>(take);
-    else
-        read_and_multiply<float>(take);
-    if (PyErr_Occurred()) return nullptr;
+    if (!(take.number() ? read_and_multiply<double>(take) : read_and_multiply<float>(take))) return nullptr;
     Py_RETURN_NONE;
 }
 
 static constexpr Py_ssize_t OF_LOW_RANK = 16;
 
 template <class T> static LowRank<T> read_low_rank(Arguments& take) {
-    return {take.number(), take.number(), take.number(), take.number(), take.pointer<const T*>(), take.number() != 0,
-            take.pointer<const T*>(), take.number(), take.pointer<const T*>(), take.number(), take.real(), take.real(),
-            take.real(), take.real(), take.pointer<const uint8_t*>(), static_cast<int>(take.number())};
-}
-
-// Run without the interpreter's lock; false when memory ran out.
-template <class Work> static bool unlocked(const Work& work) {
-    if (PyErr_Occurred()) return true;
-    bool fine = true;
-    Py_BEGIN_ALLOW_THREADS
-    try {
-        work();
-    } catch (const std::bad_alloc&) {
-        fine = false;
-    }
-    Py_END_ALLOW_THREADS
-    return fine;
+    return {take.number(), take.number(), take.number(), take.number(), take.pointer<const T>(), take.number() != 0,
+            take.pointer<const T>(), take.number(), take.pointer<const T>(), take.number(), take.real(), take.real(),
+            take.real(), take.real(), take.pointer<const uint8_t>(), static_cast<int>(take.number())};
 }
 
 template <class T> static bool read_and_couple(Arguments take, double& worst) {
     const LowRank<T> batch = read_low_rank<T>(take);
-    const T* rhs = take.pointer<const T*>();
-    const Solutions<T> answer{take.pointer<T*>(), take.pointer<double*>(), take.pointer<uint8_t*>(), take.pointer<T*>()};
+    const T* rhs = take.pointer<const T>();
+    const Solutions<T> answer{take.pointer<T>(), take.pointer<double>(), take.pointer<uint8_t>(), take.pointer<T>()};
     return unlocked([&] { worst = woodbury_forward<T>(batch, rhs, answer); });
 }
 
 // couple(double?, B, M, N, K, vectors, shared?, ridge, ridge_stride, strength, strength_stride, gain, share, within, across, present, threads,
 //        rhs, x, kept, definite, condition) -> the worst condition number, NaN where something is wrong
 static PyObject* couple(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 1 + OF_LOW_RANK + 5) {
-        PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", 1 + OF_LOW_RANK + 5, n);
-        return nullptr;
-    }
+    if (!counted(n, 1 + OF_LOW_RANK + 5)) return nullptr;
     Arguments take{args};
     double worst = 0;
     const bool fine = take.number() ? read_and_couple<double>(take, worst) : read_and_couple<float>(take, worst);
-    if (PyErr_Occurred()) return nullptr;
-    return fine ? PyFloat_FromDouble(worst) : PyErr_NoMemory();
+    return fine ? PyFloat_FromDouble(worst) : nullptr;
 }
 
 template <class T> static bool read_and_differentiate(Arguments take) {
     const LowRank<T> batch = read_low_rank<T>(take);
-    const T *back = take.pointer<const T*>(), *x = take.pointer<const T*>();
-    const double* kept = take.pointer<const double*>();
-    const Gradients<T> out{take.pointer<T*>(), take.pointer<T*>(), take.pointer<double*>(), take.pointer<double*>()};
+    const T *back = take.pointer<const T>(), *x = take.pointer<const T>();
+    const double* kept = take.pointer<const double>();
+    const Gradients<T> out{take.pointer<T>(), take.pointer<T>(), take.pointer<double>(), take.pointer<double>()};
     return unlocked([&] { woodbury_backward<T>(batch, back, x, kept, out); });
 }
 
 // couple_backward(double?, ... as for couple ..., back, x, kept, of_rhs, of_vectors, of_ridge, of_strength)
 static PyObject* couple_backward(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 1 + OF_LOW_RANK + 7) {
-        PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", 1 + OF_LOW_RANK + 7, n);
-        return nullptr;
-    }
+    if (!counted(n, 1 + OF_LOW_RANK + 7)) return nullptr;
     Arguments take{args};
-    const bool fine = take.number() ? read_and_differentiate<double>(take) : read_and_differentiate<float>(take);
-    if (PyErr_Occurred()) return nullptr;
-    if (!fine) return PyErr_NoMemory();
+    if (!(take.number() ? read_and_differentiate<double>(take) : read_and_differentiate<float>(take))) return nullptr;
     Py_RETURN_NONE;
 }
 
 // kept_size(K, M)
 static PyObject* kept_size(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (n != 2) {
-        PyErr_Format(PyExc_TypeError, "expected 2 arguments, found %zd", n);
-        return nullptr;
-    }
+    if (!counted(n, 2)) return nullptr;
     Arguments take{args};
     const int64_t rank = take.number(), channels = take.number();
     return PyErr_Occurred() ? nullptr : PyLong_FromLongLong(Capacities::size(rank, channels));

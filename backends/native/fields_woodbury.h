@@ -148,16 +148,20 @@ template <class T> struct Shares {
     int all() const { return std::max(outer, inner); }
 
     template <class Work> void for_groups(int64_t groups, const Work& work) const {
+        bool fine = true;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(outer) if (outer > 1) schedule(dynamic)
+#pragma omp parallel for num_threads(outer) if (outer > 1) schedule(dynamic) reduction(&& : fine)
 #endif
-        for (int64_t group = 0; group < groups; ++group) work(group, thread());
+        for (int64_t group = 0; group < groups; ++group) fine = memory_suffices([&] { work(group, thread()); }) && fine;
+        if (!fine) throw std::bad_alloc();
     }
     template <class Work> void for_parts(int64_t own, const Work& work) const {
+        bool fine = true;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(inner) if (inner > 1) schedule(dynamic)
+#pragma omp parallel for num_threads(inner) if (inner > 1) schedule(dynamic) reduction(&& : fine)
 #endif
-        for (int64_t part = 0; part < parts.count; ++part) work(part, inner > 1 ? thread() : own);
+        for (int64_t part = 0; part < parts.count; ++part) fine = memory_suffices([&] { work(part, inner > 1 ? thread() : own); }) && fine;
+        if (!fine) throw std::bad_alloc();
     }
 
   private:

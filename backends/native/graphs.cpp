@@ -1,6 +1,5 @@
 // Native kernels for factor graphs, as a module over plain pointers: the caller owns every buffer.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "calls.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -129,11 +128,10 @@ DISPATCH void run_max(const Graph& graph, const Wanted& wanted, int64_t number, 
     run<true>(graph, wanted, number, thread, workspace, buffer);
 }
 
-// False when memory ran out.
-static bool eliminate_all(const Graph& graph, const Wanted& wanted, int threads) {
+static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads) {
     bool fine = true;
 #ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (threads > 1)
+#pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : fine)
 #endif
     {
         static thread_local Workspace room;
@@ -146,10 +144,11 @@ static bool eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
 #pragma omp for schedule(dynamic)
 #endif
         for (int64_t number = 0; number < wanted.count; ++number)
-            if (workspace) (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, buffer);
+            if (fine)
+                fine = memory_suffices([&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, buffer); });
         room.settle();
     }
-    return fine;
+    if (!fine) throw std::bad_alloc();
 }
 
 // What a call on trees wants; null pointers for what it does not.
@@ -245,16 +244,21 @@ template <class T> static void sweep_trees(const Trees<T>& trees, int threads) {
     Padded<T> scores;
     if (trees.shared() && trees.labels) scores.take(trees.pair, labels, padded);
     if (trees.shared() && !trees.labels) ForTrees<T>::exponentials(trees.pair, labels, padded, exponentials);
+    bool fine = true;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) if (threads > 1)
+#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(&& : fine)
 #endif
     for (int thread = 0; thread < threads; ++thread) {
         const int64_t first = thread * each, last = std::min(trees.batch, (thread + 1) * each);
-        if (trees.labels)
-            ForTrees<T>::best(trees, first, last, trees.shared() ? &scores : nullptr);
-        else
-            ForTrees<T>::sum(trees, first, last, thread, trees.shared() ? &exponentials : nullptr);
+        const auto work = [&] {
+            if (trees.labels)
+                ForTrees<T>::best(trees, first, last, trees.shared() ? &scores : nullptr);
+            else
+                ForTrees<T>::sum(trees, first, last, thread, trees.shared() ? &exponentials : nullptr);
+        };
+        fine = memory_suffices(work) && fine;
     }
+    if (!fine) throw std::bad_alloc();
     if (!trees.shared() || !trees.pair_gradient) return;
     for (int64_t thread = 0; thread < threads; ++thread)
         for (int64_t i = 0; i < labels; ++i)
@@ -268,21 +272,9 @@ template <class T> static void sweep_trees(const Trees<T>& trees, int threads) {
 
 using namespace energyml;
 
-// The arguments of a call, one after another.
-struct Arguments {
-    PyObject* const* next;
-    int64_t number() { return PyLong_AsLongLong(*next++); }
-    template <class T> T pointer() { return reinterpret_cast<T>(static_cast<intptr_t>(number())); }
-};
-
 static constexpr const char* PROGRAM = "energyml.program";
 
 static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
-
-static bool expects(Py_ssize_t wanted, Py_ssize_t found) {
-    if (wanted != found) PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, found);
-    return wanted == found;
-}
 
 static constexpr Py_ssize_t SCOPES = 7;  // arguments that make a `Scopes`
 
@@ -290,41 +282,38 @@ static Scopes read_scopes(Arguments& take) {
     Scopes graph;
     graph.cells = take.number();
     graph.factors = take.number();
-    graph.members = take.pointer<const int64_t*>();
-    graph.starts = take.pointer<const int64_t*>();
-    graph.sizes = take.pointer<const int64_t*>();
-    graph.weights = take.pointer<const int64_t*>();
-    graph.marks = take.pointer<const uint8_t*>();
+    graph.members = take.pointer<const int64_t>();
+    graph.starts = take.pointer<const int64_t>();
+    graph.sizes = take.pointer<const int64_t>();
+    graph.weights = take.pointer<const int64_t>();
+    graph.marks = take.pointer<const uint8_t>();
     return graph;
 }
 
 // search_order(cells, factors, members, starts, sizes, weights, marks, method, limit, ties, order) -> the width, or -1 when above the limit
 static PyObject* search_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!expects(SCOPES + 4, n)) return nullptr;
+    if (!counted(n, SCOPES + 4)) return nullptr;
     Arguments take{args};
     const Scopes graph = read_scopes(take);
     const int64_t method = take.number();
-    const double limit = PyFloat_AsDouble(*take.next++);
+    const double limit = take.real();
     const int64_t ties = take.number();
-    auto* order = take.pointer<int64_t*>();
-    if (PyErr_Occurred()) return nullptr;
+    auto* order = take.pointer<int64_t>();
     constexpr int64_t (*searches[])(const Scopes&, double, int64_t, int64_t*) = {min_weight, min_fill, natural};
     int64_t width = 0;
-    Py_BEGIN_ALLOW_THREADS
-    width = searches[method](graph, limit, ties, order);
-    Py_END_ALLOW_THREADS
+    if (!unlocked([&] { width = searches[method](graph, limit, ties, order); })) return nullptr;
     return PyLong_FromLongLong(width);
 }
 
 // compile_order(cells, factors, members, starts, sizes, weights, marks, order, steps) -> (numbers, width, operations, entries)
 static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!expects(SCOPES + 2, n)) return nullptr;
+    if (!counted(n, SCOPES + 2)) return nullptr;
     Arguments take{args};
     const Scopes graph = read_scopes(take);
-    const auto* order = take.pointer<const int64_t*>();
+    const auto* order = take.pointer<const int64_t>();
     const int64_t steps = take.number();
-    if (PyErr_Occurred()) return nullptr;
-    const Compiled made = compile_order(graph, order, steps);
+    Compiled made;
+    if (!unlocked([&] { made = compile_order(graph, order, steps); })) return nullptr;
     const auto* bytes = reinterpret_cast<const char*>(made.numbers.data());
     return Py_BuildValue("y#Ldd", bytes, static_cast<Py_ssize_t>(made.numbers.size() * sizeof(int64_t)), static_cast<long long>(made.width),
                          made.operations, made.entries);
@@ -333,24 +322,25 @@ static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n)
 // read_program(cells, factors, members, starts, sizes, weights, marks, sources, offsets, strides, ranks, known, numbers) -> a program that
 // `eliminate` runs
 static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!expects(SCOPES + 6, n)) return nullptr;
+    if (!counted(n, SCOPES + 6)) return nullptr;
     Arguments take{args};
     const Scopes graph = read_scopes(take);
     Layout layout;
-    layout.sources = take.pointer<const int64_t*>();
-    layout.offsets = take.pointer<const int64_t*>();
-    layout.strides = take.pointer<const int64_t*>();
-    layout.ranks = take.pointer<const int64_t*>();
+    layout.sources = take.pointer<const int64_t>();
+    layout.offsets = take.pointer<const int64_t>();
+    layout.strides = take.pointer<const int64_t>();
+    layout.ranks = take.pointer<const int64_t>();
     layout.known = take.number();
-    const auto* numbers = take.pointer<const int64_t*>();
-    if (PyErr_Occurred()) return nullptr;
-    return PyCapsule_New(new Graph(Assembly(graph, layout).read(numbers)), PROGRAM, forget_program);
+    const auto* numbers = take.pointer<const int64_t>();
+    Graph* program = nullptr;
+    if (!unlocked([&] { program = new Graph(Assembly(graph, layout).read(numbers)); })) return nullptr;
+    return PyCapsule_New(program, PROGRAM, forget_program);
 }
 
 // eliminate(maximise, products, sums, counted, program, rows, count, tables, example_strides, table_count, labels, log_z, weights, gradients,
 //           gradient_strides, thread_strides, entropy, uniforms, drawn, draws, threads)
 static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!expects(21, n)) return nullptr;
+    if (!counted(n, 21)) return nullptr;
     Arguments take{args};
     Wanted wanted;
     wanted.maximise = take.number() != 0;
@@ -359,93 +349,82 @@ static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
     wanted.counted = take.number();
     const auto* graph = static_cast<const Graph*>(PyCapsule_GetPointer(*take.next++, PROGRAM));
     if (!graph) return nullptr;
-    wanted.rows = take.pointer<const int64_t*>();
+    wanted.rows = take.pointer<const int64_t>();
     wanted.count = take.number();
-    wanted.tables = take.pointer<const double* const*>();
-    wanted.example_strides = take.pointer<const int64_t*>();
+    wanted.tables = take.pointer<const double* const>();
+    wanted.example_strides = take.pointer<const int64_t>();
     wanted.table_count = take.number();
-    wanted.labels = take.pointer<const int64_t*>();
-    wanted.log_z = take.pointer<double*>();
-    wanted.weights = take.pointer<const double*>();
-    wanted.gradients = take.pointer<double* const*>();
-    wanted.gradient_strides = take.pointer<const int64_t*>();
-    wanted.thread_strides = take.pointer<const int64_t*>();
-    wanted.entropy = take.pointer<double*>();
-    wanted.uniforms = take.pointer<const double*>();
-    wanted.drawn = take.pointer<int64_t*>();
+    wanted.labels = take.pointer<const int64_t>();
+    wanted.log_z = take.pointer<double>();
+    wanted.weights = take.pointer<const double>();
+    wanted.gradients = take.pointer<double* const>();
+    wanted.gradient_strides = take.pointer<const int64_t>();
+    wanted.thread_strides = take.pointer<const int64_t>();
+    wanted.entropy = take.pointer<double>();
+    wanted.uniforms = take.pointer<const double>();
+    wanted.drawn = take.pointer<int64_t>();
     wanted.draws = take.number();
     const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return nullptr;
-    bool fine = true;
-    Py_BEGIN_ALLOW_THREADS
-    fine = eliminate_all(*graph, wanted, threads);
-    Py_END_ALLOW_THREADS
-    if (!fine) return PyErr_NoMemory();
+    if (!unlocked([&] { eliminate_all(*graph, wanted, threads); })) return nullptr;
     Py_RETURN_NONE;
 }
 
 // order_forest(B, nodes, edges, ends, exists, parent, edge, order, height, swapped, count) -> examples whose edges make a cycle
 static PyObject* order_forests(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!expects(11, n)) return nullptr;
+    if (!counted(n, 11)) return nullptr;
     Arguments take{args};
     const int64_t batch = take.number(), nodes = take.number(), edges = take.number();
-    const auto* ends = take.pointer<const int64_t*>();
-    const auto* exists = take.pointer<const uint8_t*>();
-    auto* parent = take.pointer<int64_t*>();
-    auto* edge = take.pointer<int64_t*>();
-    auto* order = take.pointer<int64_t*>();
-    auto* height = take.pointer<int64_t*>();
-    auto* swapped = take.pointer<uint8_t*>();
-    auto* count = take.pointer<int64_t*>();
-    if (PyErr_Occurred()) return nullptr;
+    const auto* ends = take.pointer<const int64_t>();
+    const auto* exists = take.pointer<const uint8_t>();
+    auto* parent = take.pointer<int64_t>();
+    auto* edge = take.pointer<int64_t>();
+    auto* order = take.pointer<int64_t>();
+    auto* height = take.pointer<int64_t>();
+    auto* swapped = take.pointer<uint8_t>();
+    auto* count = take.pointer<int64_t>();
     int64_t cyclic = 0;
-    Rooting room;
-    for (int64_t b = 0; b < batch; ++b) {
-        const int64_t at = b * nodes;
-        cyclic += !order_forest(nodes, edges, ends + b * edges * 2, exists + at, parent + at, edge + at, order + at, height + at, swapped + at, count + b, room);
-    }
-    return PyLong_FromLongLong(cyclic);
+    const auto work = [&] {
+        Rooting room;
+        for (int64_t b = 0; b < batch; ++b) {
+            const int64_t at = b * nodes;
+            cyclic += !order_forest(nodes, edges, ends + b * edges * 2, exists + at, parent + at, edge + at, order + at, height + at, swapped + at, count + b, room);
+        }
+    };
+    return unlocked(work) ? PyLong_FromLongLong(cyclic) : nullptr;
 }
 
-template <class T> static void read_and_sweep(Arguments take) {
+template <class T> static bool read_and_sweep(Arguments take) {
     Trees<T> trees;
     trees.batch = take.number();
     trees.forest.nodes = take.number();
     trees.forest.labels = take.number();
-    trees.forest.parent = take.pointer<const int64_t*>();
-    trees.forest.edge = take.pointer<const int64_t*>();
-    trees.forest.order = take.pointer<const int64_t*>();
-    trees.forest.height = take.pointer<const int64_t*>();
-    trees.forest.swapped = take.pointer<const uint8_t*>();
-    trees.forest.count = take.pointer<const int64_t*>();
-    trees.unary = take.pointer<const T*>();
-    trees.pair = take.pointer<const T*>();
+    trees.forest.parent = take.pointer<const int64_t>();
+    trees.forest.edge = take.pointer<const int64_t>();
+    trees.forest.order = take.pointer<const int64_t>();
+    trees.forest.height = take.pointer<const int64_t>();
+    trees.forest.swapped = take.pointer<const uint8_t>();
+    trees.forest.count = take.pointer<const int64_t>();
+    trees.unary = take.pointer<const T>();
+    trees.pair = take.pointer<const T>();
     trees.example_stride = take.number();
     trees.edge_stride = take.number();
-    trees.log_z = take.pointer<double*>();
-    trees.weights = take.pointer<const double*>();
-    trees.unary_gradient = take.pointer<T*>();
-    trees.pair_gradient = take.pointer<T*>();
+    trees.log_z = take.pointer<double>();
+    trees.weights = take.pointer<const double>();
+    trees.unary_gradient = take.pointer<T>();
+    trees.pair_gradient = take.pointer<T>();
     trees.gradient_stride = take.number();
-    trees.apart = take.pointer<T*>();
-    trees.labels = take.pointer<int64_t*>();
+    trees.apart = take.pointer<T>();
+    trees.labels = take.pointer<int64_t>();
     const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return;
-    Py_BEGIN_ALLOW_THREADS
-    sweep_trees<T>(trees, threads);
-    Py_END_ALLOW_THREADS
+    return unlocked([&] { sweep_trees<T>(trees, threads); });
 }
 
 // sweep_forest(double?, B, nodes, labels, parent, edge, order, height, swapped, count, unary, pair, example_stride, edge_stride, log_z,
 //              weights, unary_gradient, pair_gradient, gradient_stride, apart, labels, threads)
 static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!expects(22, n)) return nullptr;
+    if (!counted(n, 22)) return nullptr;
     Arguments take{args};
-    if (take.number())
-        read_and_sweep<double>(take);
-    else
-        read_and_sweep<float>(take);
-    if (PyErr_Occurred()) return nullptr;
+    if (!(take.number() ? read_and_sweep<double>(take) : read_and_sweep<float>(take))) return nullptr;
     Py_RETURN_NONE;
 }
 

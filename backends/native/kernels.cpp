@@ -1,6 +1,5 @@
 // The extension module: functions over plain pointers, dispatched to the best instruction set of the machine at run time.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "calls.h"
 
 #include "targets.h"
 
@@ -35,12 +34,6 @@ template <class In> static Chain<In> chain_of(PyObject* const* args) {
                      whole(args, 6), whole(args, 7), whole(args, 8)};
 }
 
-static bool counted(Py_ssize_t found, Py_ssize_t expected) {
-    if (found == expected) return true;
-    PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", expected, found);
-    return false;
-}
-
 template <class In> static bool run(PyObject* const* args) {
     const Chain<In> chain = chain_of<In>(args);
     PyObject* const* more = args + CHAIN;
@@ -50,17 +43,7 @@ template <class In> static bool run(PyObject* const* args) {
                             pointer<In>(more, 4), pointer<In>(more, 5), whole(more, 6), whole(more, 7),
                             pointer<void>(more, 8), pointer<void>(more, 9)};
     const int passes = static_cast<int>(whole(more, 10)), threads = static_cast<int>(whole(more, 11));
-    if (PyErr_Occurred()) return false;
-    bool memory = true;
-    Py_BEGIN_ALLOW_THREADS
-    try {
-        kernels<In>.run(chain, answer, passes, threads);
-    } catch (const std::bad_alloc&) {
-        memory = false;
-    }
-    Py_END_ALLOW_THREADS
-    if (!memory) PyErr_NoMemory();
-    return memory;
+    return unlocked([&] { kernels<In>.run(chain, answer, passes, threads); });
 }
 
 // chain_run(double?, unary, pair, lengths, B, T, C, pair_example, pair_step,
@@ -78,17 +61,7 @@ template <class In> static bool best(PyObject* const* args) {
     int64_t* labels = pointer<int64_t>(args, CHAIN);
     double* score = pointer<double>(args, CHAIN + 1);
     const int threads = static_cast<int>(whole(args, CHAIN + 2));
-    if (PyErr_Occurred()) return false;
-    bool memory = true;
-    Py_BEGIN_ALLOW_THREADS
-    try {
-        kernels<In>.best(chain, labels, score, threads);
-    } catch (const std::bad_alloc&) {
-        memory = false;
-    }
-    Py_END_ALLOW_THREADS
-    if (!memory) PyErr_NoMemory();
-    return memory;
+    return unlocked([&] { kernels<In>.best(chain, labels, score, threads); });
 }
 
 // chain_best(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, score, threads)
@@ -104,17 +77,7 @@ template <class In> static bool covariances(PyObject* const* args) {
     const Moments<In> moments{pointer<const In>(more, 0), pointer<const In>(more, 1), pointer<const In>(more, 2), pointer<const In>(more, 3)};
     const Answer<In> answer{nullptr, nullptr, nullptr, nullptr, 0, pointer<In>(more, 4), pointer<In>(more, 5), chain.pair_example, chain.pair_step, nullptr, nullptr};
     const int threads = static_cast<int>(whole(more, 6));
-    if (PyErr_Occurred()) return false;
-    bool memory = true;
-    Py_BEGIN_ALLOW_THREADS
-    try {
-        kernels<In>.covariances(chain, moments, answer, threads);
-    } catch (const std::bad_alloc&) {
-        memory = false;
-    }
-    Py_END_ALLOW_THREADS
-    if (!memory) PyErr_NoMemory();
-    return memory;
+    return unlocked([&] { kernels<In>.covariances(chain, moments, answer, threads); });
 }
 
 // chain_covariances(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, cells, steps, v, w, by_unary, by_pair, threads)

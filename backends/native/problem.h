@@ -69,6 +69,16 @@ template <class T> struct Buffer {
     Buffer& operator=(const Buffer&) = delete;
 };
 
+// Whether memory sufficed for some work.  Nothing may be thrown out of a parallel region: it would end the process.
+template <class Work> bool memory_suffices(const Work& work) {
+    try {
+        work();
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+    return true;
+}
+
 inline int64_t round_up(int64_t n, int64_t lanes) { return (n + lanes - 1) / lanes * lanes; }
 
 }  // namespace energyml

@@ -1,6 +1,5 @@
 // Native Gibbs sweeps, as a module over plain pointers: the caller owns every buffer.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "calls.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -97,13 +96,6 @@ static bool sweep_all(const Places& places, const Graph& graph, const Request& r
 
 using namespace energyml;
 
-// The arguments of a call, one after another.
-struct Arguments {
-    PyObject* const* next;
-    int64_t number() { return PyLong_AsLongLong(*next++); }
-    template <class T> T pointer() { return reinterpret_cast<T>(static_cast<intptr_t>(number())); }
-};
-
 static constexpr Py_ssize_t COMMON = 1 + 8 + 8;  // the type, places and request
 
 static Places read_places(Arguments& take) {
@@ -113,29 +105,29 @@ static Places read_places(Arguments& take) {
     places.cells = take.number();
     places.joined = take.number();
     places.variables = take.number();
-    places.in = take.pointer<const int64_t* const*>();
-    places.out = take.pointer<int64_t* const*>();
-    places.each = take.pointer<const int64_t*>();
+    places.in = take.pointer<const int64_t* const>();
+    places.out = take.pointer<int64_t* const>();
+    places.each = take.pointer<const int64_t>();
     return places;
 }
 
 static Request read_request(Arguments& take) {
     Request request;
-    request.keys = take.pointer<const uint64_t*>();
+    request.keys = take.pointer<const uint64_t>();
     request.sweeps = take.number();
     request.from = take.number();
     request.to = take.number();
-    request.beta = take.pointer<const double*>();
-    request.score = take.pointer<double*>();
-    request.novel = take.pointer<int64_t*>();
-    request.chance = take.pointer<double*>();
+    request.beta = take.pointer<const double>();
+    request.score = take.pointer<double>();
+    request.novel = take.pointer<int64_t>();
+    request.chance = take.pointer<double>();
     return request;
 }
 
 template <class T> static void read(Arguments& take, Pairs<T>& graph) {
     for (const int32_t** one : {&graph.order, &graph.start, &graph.earlier, &graph.neighbour, &graph.edge, &graph.example})
-        *one = take.pointer<const int32_t*>();
-    for (const T** one : {&graph.linear, &graph.scored, &graph.weights}) *one = take.pointer<const T*>();
+        *one = take.pointer<const int32_t>();
+    for (const T** one : {&graph.linear, &graph.scored, &graph.weights}) *one = take.pointer<const T>();
     graph.weights_row = take.number();
 }
 
@@ -143,10 +135,10 @@ template <class T> static void read(Arguments& take, Pairs<T>& graph) {
 template <class T> static void read(Arguments& take, Tables<T>& graph, std::vector<Lookup<T>>& lookups) {
     for (const int32_t** one : {&graph.order, &graph.start, &graph.settled, &graph.lookup, &graph.element, &graph.others, &graph.cell,
                                 &graph.stride, &graph.variable, &graph.rank, &graph.example})
-        *one = take.pointer<const int32_t*>();
-    graph.unary = take.pointer<const T* const*>();
-    for (const int64_t** one : {&graph.unary_row, &graph.labels, &graph.padded}) *one = take.pointer<const int64_t*>();
-    const auto* given = take.pointer<const int64_t*>();
+        *one = take.pointer<const int32_t>();
+    graph.unary = take.pointer<const T* const>();
+    for (const int64_t** one : {&graph.unary_row, &graph.labels, &graph.padded}) *one = take.pointer<const int64_t>();
+    const auto* given = take.pointer<const int64_t>();
     const int64_t count = take.number();
     graph.widest = take.number();
     graph.busiest = take.number();
@@ -164,26 +156,13 @@ template <class Room, class Graph, class Read> static PyObject* called(Arguments
     Graph graph;
     read_graph(take, graph);
     const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return nullptr;
-    bool fine = true, room = true;
-    Py_BEGIN_ALLOW_THREADS
-    try {
-        fine = sweep_all<Room>(places, graph, request, threads);
-    } catch (const std::bad_alloc&) {
-        room = false;
-    }
-    Py_END_ALLOW_THREADS
-    if (!room) return PyErr_NoMemory();
+    bool fine = true;
+    if (!unlocked([&] { fine = sweep_all<Room>(places, graph, request, threads); })) return nullptr;
     if (!fine) {
         PyErr_SetString(PyExc_ValueError, "a label is none of its variable's");
         return nullptr;
     }
     Py_RETURN_NONE;
-}
-
-static bool counted(Py_ssize_t found, Py_ssize_t wanted) {
-    if (found != wanted) PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, found);
-    return found == wanted;
 }
 
 // pairs(double?, rows, chains, cells, joined, variables, in, out, each, keys, sweeps, from, to, beta, score, novel, chance, order, start,

@@ -252,3 +252,13 @@ def test_an_internal_error_is_a_message(energyml, monkeypatch):
     monkeypatch.setattr(cli, "analyse", lambda source: 1 / 0)
     code, _, err = energyml("check", EXAMPLES[0])
     assert code == 70 and "internal error" in err
+
+
+def test_a_lack_of_memory_is_no_internal_error(energyml, monkeypatch):
+    import torch
+
+    for ask in (lambda source: torch.empty(10**15), lambda source: bytearray(10**18)):
+        monkeypatch.setattr(cli, "analyse", ask)
+        code, _, err = energyml("check", EXAMPLES[0])
+        assert code == 1 and err.startswith("energyml: out of memory") and "smaller batch" in err
+        assert "enforce fail" not in err

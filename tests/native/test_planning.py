@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -164,3 +166,28 @@ def test_best_answers_of_trees(labels: int, table: str, dtype: torch.dtype) -> N
     nothing = torch.full_like(u, float("-inf"))
     none = model.infer(u=nothing, w=w, link=link, using="exact").map()
     assert none.score.isneginf().all() and (none["y"] == -1).all()
+
+
+STARVED = """
+import resource
+import numpy as np
+from energyml.backends.native import graphs
+
+count = 20000
+members = np.array([cell for one in range(count) for cell in (one, (one * 7919 + 13) % count)], dtype=np.int64)
+starts = np.arange(0, 2 * count + 1, 2, dtype=np.int64)
+sizes, marks, order = np.full((2, count), 2), np.zeros(count, dtype=np.uint8), np.empty(count, dtype=np.int64)
+graph = [count, count, *(one.ctypes.data for one in (members, starts, sizes[0], sizes[1], marks))]
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 21),) * 2)
+try:
+    graphs.search_order(*graph, 1, float("inf"), 0, order.ctypes.data)
+except MemoryError:
+    print("told")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the memory of a process as Linux does")
+def test_a_lack_of_memory_is_an_error_and_does_not_end_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr

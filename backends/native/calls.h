@@ -1,0 +1,38 @@
+// What every module does at its border with Python: reading arguments, and working without the interpreter's lock.
+#pragma once
+
+#ifndef PY_SSIZE_T_CLEAN
+#define PY_SSIZE_T_CLEAN
+#endif
+#include <Python.h>
+
+#include "problem.h"
+
+namespace energyml {
+
+// The arguments of a call, one after another; a Python error is set where one is of another kind.
+struct Arguments {
+    PyObject* const* next;
+    int64_t number() { return PyLong_AsLongLong(*next++); }
+    double real() { return PyFloat_AsDouble(*next++); }
+    template <class T> T* pointer() { return reinterpret_cast<T*>(static_cast<intptr_t>(number())); }
+};
+
+// Whether a call has as many arguments as it should; else a Python error is set.
+inline bool counted(Py_ssize_t found, Py_ssize_t wanted) {
+    if (found != wanted) PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, found);
+    return found == wanted;
+}
+
+// Work without the interpreter's lock.  False, with a Python error set, where arguments were wrong (nothing is done then) or memory ran out.
+template <class Work> bool unlocked(const Work& work) {
+    if (PyErr_Occurred()) return false;
+    bool fine;
+    Py_BEGIN_ALLOW_THREADS
+    fine = memory_suffices(work);
+    Py_END_ALLOW_THREADS
+    if (!fine) PyErr_NoMemory();
+    return fine;
+}
+
+}  // namespace energyml
