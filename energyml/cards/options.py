@@ -375,7 +375,7 @@ class CardOf(OptionType):
 
 @dataclass(frozen=True)
 class Weights(OptionType):
-    """`{label: number, ...}`."""
+    """`{label: number, ...}`; no number is negative."""
 
     def describe(self) -> str:
         """What the option takes."""
@@ -385,7 +385,7 @@ class Weights(OptionType):
         """The numbers by label."""
         if not isinstance(value, t.Block):
             raise BadOption(value.span, self.describe(), found(value))
-        return {label: Real().read(option.value, around) for label, option in by_label(value, around)}
+        return {label: Real(0).read(option.value, around) for label, option in by_label(value, around)}
 
 
 def by_label(block: t.Block, around: Surroundings) -> Iterator[tuple[str, t.Option]]:

@@ -50,7 +50,7 @@ def costs_of(problem: Problem, answer: Mapping[str, Tensor], selection: Selectio
     if isinstance(chosen, Mapping):
         given = problem.answers.costs(chosen, problem.env.batch)
         return Costs({name: torch.where(wrong[name], one, 0) for name, one in given.items() if name in wrong}, wrong)
-    _check_labels(chosen, {label for name in answer for label in names[name]})
+    check_cost(chosen, {label for name in answer for label in names[name]})
     share = 1 / labelled_cells(answer).clamp(min=1).to(problem.env.batch.dtype)
     if chosen is not None and not chosen["normalize"]:
         share = torch.ones_like(share)
@@ -94,9 +94,9 @@ def _pairs(chosen: Selection) -> Iterator[tuple[str, str, float]]:
             yield gold, predicted, value
 
 
-def _check_labels(chosen: Selection | None, labels: set[str]) -> None:
-    """Refuse a cost for a label that no labelled variable has."""
-    if chosen is None:
+def check_cost(chosen: Selection | Mapping[str, Tensor] | None, labels: set[str]) -> None:
+    """Refuse a cost for a label that no labelled variable has; tensors name none."""
+    if not isinstance(chosen, Selection):
         return
     if chosen.name == "confusion":
         named = [label for gold, predicted, _ in _pairs(chosen) for label in (gold, predicted)]

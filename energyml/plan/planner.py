@@ -143,6 +143,9 @@ def objective_refusal(objective: Selection, verdict: Verdict, structure: Structu
 def _terms_refusal(objective: Selection, structure: Structure) -> Refusal | None:
     """Why an objective that looks at the terms directly cannot, whatever the backend."""
     view = getattr(objective.card, "view", None)
+    if view is View.PROPOSE and "masked" not in structure.families:
+        reason = "it trains masked conditionals, and the model has no `masked` score"
+        return Refusal(reason, "`pseudo_likelihood` takes the conditionals of any other")
     if view is None or view in structure.views:
         return None
     return Refusal(f"it needs {view.value} from every term, and `{structure.lacking.get(view, '?')}` has none")

@@ -55,17 +55,21 @@ class Balance:
     def after_epoch(self, losses_at: LossesAt) -> None:
         """Called after each epoch with a function from choices of gains to their losses on the subset."""
 
-    def ratio(self, env: Environment) -> Tensor:
+    def ratio(self, env: Environment, used: Mapping[str, Gain] | None = None) -> Tensor:
         """[B]: the mean magnitude of the scaled potentials over that of the others, with the gains in use.
 
         Not a number for an example whose other potentials are all zero or do not exist, as in a chain of one cell.
+
+        Args:
+            env: the batch.
+            used: gains by term; the balance's own when left out.  Terms that a stage leaves out (0) count as they are.
         """
-        gains = self.gains()
+        gains = self.gains() if used is None else used
         sides = []
         for group in (self.scale, self.against):
             size = magnitude(group, env)
             gain = gains.get(group[0], 1.0) if group else 1.0
-            sides.append(size * (gain.of(env) if isinstance(gain, Normalised) else gain))
+            sides.append(size * (gain.of(env) if isinstance(gain, Normalised) else gain or 1.0))
         exists = sides[1] > 0
         # the inner choice keeps gradients finite, the outer one says what has no value
         return torch.where(exists, sides[0] / torch.where(exists, sides[1], 1.0), torch.nan)

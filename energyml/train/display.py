@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from energyml.train.folder import record_line
+from energyml.train.folder import json_text, record_line
 from energyml.train.settings import Progress
 from energyml.train.stages import Stage
 
@@ -42,7 +41,7 @@ class JsonLines(Progress):
         self.stream = stream or sys.stdout
 
     def _say(self, kind: str, **facts: Any) -> None:
-        print(json.dumps({"event": kind, **facts}), file=self.stream, flush=True)
+        print(json_text({"event": kind, **facts}), file=self.stream, flush=True)
 
     def stage(self, stage: Stage, number: int, count: int) -> None:
         """Its number and title."""

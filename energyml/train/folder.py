@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,8 @@ class Folder:
             then, now = before[key], json.loads(json.dumps(self.request[key]))
             if key == "spec":  # the same file may go by another path
                 then, now = then["text"], now["text"]
+            if key == "choices":  # runs of earlier versions do not say what was left out
+                then = {**dict.fromkeys(now), **then}
             if then != now:
                 raise EnergyError(
                     f"{self.path} was begun with {title}{_difference(then, now)}; "
@@ -105,7 +108,7 @@ class Folder:
             write_checkpoint(self.path / BEST, Checkpoint(light, checkpoint.state))
         write_checkpoint(self.path / LAST, checkpoint)
         history: Sequence[Mapping[str, Any]] = checkpoint.state["history"]
-        write_whole(self.path / "log.jsonl", "".join(f"{json.dumps(one)}\n" for one in history).encode())
+        write_whole(self.path / "log.jsonl", "".join(f"{json_text(one)}\n" for one in history).encode())
         write_whole(self.path / "log.txt", log_text(history).encode())
 
 
@@ -122,6 +125,19 @@ def _difference(before: Any, now: Any) -> str:
             if old != new:
                 return f" (line {number} was `{old.strip()}`, is `{new.strip()}`)"
     return f" (it was {before}, is {now})" if isinstance(before, int) else ""
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON that any program reads: what is not a number, as the accuracy of no cells, is null."""
+    return json.dumps(_finite(value), indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def log_text(history: Sequence[Mapping[str, Any]]) -> str:
@@ -250,6 +266,7 @@ __all__ = [
     "Folder",
     "checkpoint_path",
     "imported_packages",
+    "json_text",
     "load_run",
     "log_text",
     "make_request",

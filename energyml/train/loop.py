@@ -154,7 +154,7 @@ class Trainer:
         if not math.isfinite(mean):
             raise NotFinite(
                 f"the loss is {mean} in epoch {epoch + 1}; lower `lr`, or set `clip`; on the CPU the batch is named; "
-                "the last checkpoint is from before"
+                f"{self._kept()}"
             )
         return self._after_epoch(state, epoch, mean, time.monotonic() - began)
 
@@ -223,7 +223,7 @@ class Trainer:
         if chosen is not None:
             metric = str(chosen["metric"])
             return Plateau.of(chosen, metric != "loss" and self.validation is not None)
-        first = next(iter(self._metrics(stage)), "loss")
+        first = next(iter([*default_metrics(self.model), *self.settings.metrics]), "loss")
         return Plateau(first, first != "loss" and self.validation is not None, 10**9, 10**9, 0.0)
 
     def _metrics(self, stage: Stage) -> list[str]:
@@ -289,7 +289,7 @@ class Trainer:
         try:
             with torch.no_grad():
                 problem = self.model.problem(lengths=batch.lengths or None, **as_arguments(batch.inputs))
-                found = float(balance.ratio(problem.env).nanmean())
+                found = float(balance.ratio(problem.env, self.model.gains).nanmean())
         except EnergyError:
             return None
         finally:
@@ -313,6 +313,10 @@ class Trainer:
             found |= {f"train.{name}": value for name, value in values.items()}
         return found
 
+    def _kept(self) -> str:
+        """What is left of a run that ends in the middle of an epoch."""
+        return "the last checkpoint is from before" if self.history else "there is no checkpoint yet"
+
     def _look(self, value: Tensor, batch: Batch, state: _State) -> None:
         """Stop at a loss that is no number, and say which term and which batch."""
         if math.isfinite(float(value.detach())):
@@ -322,7 +326,7 @@ class Trainer:
         where = f"epoch {state.batches.epoch + 1}, batch {state.batches.position} (its first example: {place})"
         raise NotFinite(
             f"the loss is {float(value.detach())} in {where}: {culprit}; lower `lr`, set `clip`, or look at these "
-            "examples; the last checkpoint is from before"
+            f"examples; {self._kept()}"
         )
 
     def _culprit(self, batch: Batch) -> str:

@@ -19,6 +19,7 @@ from energyml.diagnostics import EnergyError
 from energyml.driver import read_choice
 from energyml.metrics.confusion import MOST_LABELS
 from energyml.train.checkpoint import Checkpoint
+from energyml.train.checks import stop_metrics
 from energyml.train.evaluate import decoded, decoder_for, default_metrics, predictions
 from energyml.train.folder import load_run
 from energyml.train.run import check_device
@@ -120,7 +121,7 @@ def evaluation(
     dataset = getattr(loaded, split)
     if dataset is None or not len(dataset):
         raise EnergyError(f"the data has no {split} split; choose another `--split`, or pass `--data`")
-    named = [str(stage["stop"]["metric"]) for stage in model.compiled.model.choices.train if stage["stop"] is not None]
+    named = stop_metrics(_stages(model, checkpoint))
     outputs = list(dataset.batch([0]).gold)
     wanted = [*dict.fromkeys([*metrics, *default_metrics(model, named)])]
     if not wanted:
@@ -188,9 +189,14 @@ def _backend(model: EnergyModel, checkpoint: Checkpoint, infer: str | None) -> S
     return read_choice("backend", str(wanted), model.compiled.model)
 
 
+def _stages(model: EnergyModel, checkpoint: Checkpoint) -> list[Selection]:
+    """The stages of the run, which need not be those of its spec."""
+    written: Sequence[str] = checkpoint.state["request"]["choices"]["train"]
+    return [read_choice("objective", one, model.compiled.model) for one in written]
+
+
 def _decoder(model: EnergyModel, checkpoint: Checkpoint, using: Selection | None) -> Selection:
-    stages: Sequence[str] = checkpoint.state["request"]["choices"]["train"]
-    return decoder_for(model, stages[-1].partition("(")[0], using)
+    return decoder_for(model, _stages(model, checkpoint)[-1].name, using)
 
 
 def predicted_lines(

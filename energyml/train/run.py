@@ -21,11 +21,12 @@ from energyml.data.vectors import give_vectors
 from energyml.diagnostics import EnergyError
 from energyml.driver import Compiled, bind, names_vectors, read_choice, read_choices
 from energyml.energy_model import EnergyModel
-from energyml.plan.planner import asked, objective_refusal
 from energyml.train.checkpoint import Checkpoint, read_checkpoint
+from energyml.train.checks import check_stages, doubts
 from energyml.train.folder import LAST, Folder, make_request
 from energyml.train.loop import Trainer
 from energyml.train.overrides import overridden
+from energyml.train.ranks import any_of
 from energyml.train.settings import Interrupted, Progress, Settings
 from energyml.train.stages import Stage, plan_stages
 
@@ -122,20 +123,21 @@ def _train(
     chosen = stages_of(compiled, request)
     stages = plan_stages(chosen, model.graph)
     infer = None if request.infer is None else read_choice("backend", request.infer, compiled.model)
+    backend = str(infer or compiled.model.choices.infer or "auto")
     choices = {
         "train": [str(one) for one in chosen],
-        "infer": str(infer or compiled.model.choices.infer or "auto"),
+        "infer": backend,
         "decode": str(compiled.model.choices.decode) if compiled.model.choices.decode else None,
         "data": request.data or str(compiled.model.choices.data),
+        "--epochs": request.limit,
     }
-    data.notes += _doubts(compiled, chosen)
-    _check_metrics(data, request.metrics)
-    _check_stages(stages, infer, model)
+    data.notes += doubts(compiled, stages, data, backend)
+    check_stages(stages, infer, model, data, request.metrics)
     folder = None
-    if request.out is not None and rank == 0:
+    if request.out is not None:
         root = data_root(compiled.source, request.root)
         asked = make_request(model, choices, data.vocabularies, request.seed, root)
-        folder = Folder.create(request.out, asked, resume=request.resume)
+        folder = _folder(request.out, asked, request.resume, rank, world, device)
     try:
         return _fit(model, stages, data, infer, request, progress, resumed, folder, (rank, world, device))
     finally:
@@ -143,23 +145,22 @@ def _train(
             folder.release()
 
 
-def _doubts(compiled: Compiled, stages: Sequence[Selection]) -> list[str]:
-    """What is allowed and seldom meant."""
-    decoder, last = compiled.model.choices.decode, stages[-1].name
-    if decoder is not None and decoder.name == "marginal_argmax" and last == "ssvm":
-        return [
-            f"`decode {decoder}` reads probabilities, which `{last}` does not train: "
-            "without `decode` the best answer is taken"
-        ]
-    return []
-
-
-def _check_metrics(data: Data, names: Sequence[str]) -> None:
-    """Metrics that do not exist are found before an epoch was spent."""
-    assert data.train is not None
-    for name in names:
-        for output in data.train.batch([0]).gold:
-            data.train.metric(name, output)
+def _folder(
+    out: Path, asked: dict[str, Any], resume: bool, rank: int, world: int, device: torch.device
+) -> Folder | None:
+    """The folder of the run, in the process that writes; where that one is refused, the others end without a word."""
+    found, refusal = None, None
+    if rank == 0:
+        try:
+            found = Folder.create(out, asked, resume=resume)
+        except EnergyError as problem:
+            refusal = problem
+    refused = any_of(refusal is not None, world, device)
+    if refusal is not None:
+        raise refusal
+    if refused:
+        raise SystemExit(1)
+    return found
 
 
 def _fit(
@@ -197,17 +198,6 @@ def _fit(
         except Interrupted:
             return Run(model, trainer.history, data, interrupted=True, rank=rank)
     return Run(model, trainer.history, data, rank=rank)
-
-
-def _check_stages(stages: Sequence[Stage], infer: Selection | None, model: EnergyModel) -> None:
-    """Refuse stages that their backend cannot serve, before anything is written: `check` sees the spec's own only."""
-    for stage in stages:
-        verdict = model.plan(stage["infer"] or infer, asked(stage.objective)).verdict
-        if verdict.refusal is not None:
-            raise EnergyError(f"`{verdict.selection.name}` cannot serve this model: {verdict.refusal}")
-        refusal = objective_refusal(stage.objective, verdict, model.structure)
-        if refusal is not None:
-            raise EnergyError(f"stage `{stage.title}` cannot train this model: {refusal}")
 
 
 def stages_of(compiled: Compiled, request: Request) -> list[Selection]:
@@ -269,6 +259,10 @@ def processes(device: str) -> Iterator[tuple[int, int, torch.device]]:
         dist.init_process_group("nccl" if accelerated else "gloo")
     try:
         yield rank, world, own
+    except RuntimeError as problem:
+        if "Connection closed by peer" in str(problem) or "Connection reset by peer" in str(problem):
+            raise EnergyError("another process of this run ended; its own message says why") from problem
+        raise
     finally:
         if began:
             gc.collect()  # modules that were trained in parallel hold the group, and are cycles

@@ -1,0 +1,116 @@
+"""What is found before the first epoch, what is noted, and what a run remembers of how it was asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import energyml as em
+from energyml.diagnostics import EnergyError
+from energyml.train.display import JsonLines
+from energyml.train.report import evaluation
+from energyml.train.run import Request, train
+from energyml.train.settings import Progress
+from tests.train.small import STAGE, write_task
+
+
+class Told(Progress):
+    """Keeps the notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def trained(spec: Path, progress: Progress | None = None, **asked: object) -> em.EnergyModel:
+    from energyml.driver import compile_source, read_source
+
+    return train(compile_source(read_source(str(spec))), Request(**asked), progress).model  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("ssvm(cost: hamming(weights: {Q: 2}))", "labels of an output, found `Q`|weighs `Q`"),
+        ("nll(balance: offline(scale: y.unary, against: y.unary))", "on both sides"),
+        ("nll(stop: plateau(f1))", "`f1` cannot judge these labels"),
+        ("kl_projection", "no `masked` score"),
+        ("nce(noise: sampler, run: 'nowhere')", "nowhere: no such file"),
+    ],
+)
+def test_mistakes_of_a_later_stage_cost_no_epoch(tmp_path: Path, second: str, message: str) -> None:
+    spec = write_task(tmp_path)
+    with pytest.raises(EnergyError, match=message):
+        trained(spec, out=tmp_path / "run", train=f"nll(epochs: 1) then {second}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_negative_weights_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnergyError, match="at least 0"):
+        trained(write_task(tmp_path), train="ssvm(cost: hamming({A: -2}))")
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ("infer=mean_field(steps: 1)", "best weights by `mean_field(steps: 1)`; `eval` and `predict` are by `exact`"),
+        ("without=y.pair", "has no use for its `balance`"),
+    ],
+)  # fmt: skip
+def test_what_is_seldom_meant_is_noted(tmp_path: Path, change: str, note: str) -> None:
+    told = Told()
+    stage = "optimizer: adam(lr: 1e-2), balance: constant(alpha: 2)"
+    trained(write_task(tmp_path, stage), told, changes=[change], limit=1)
+    assert any(note in one for one in told.notes), told.notes
+
+
+def test_stop_rules_without_validation_data_are_noted(tmp_path: Path) -> None:
+    told = Told()
+    spec = write_task(tmp_path, "stop: plateau(accuracy)")
+    trained(spec, told, data="jsonl('train.jsonl', validation: 0)", limit=1)
+    assert "there is no validation data: stop rules look at the training loss instead of accuracy" in told.notes
+
+
+def test_evaluation_is_by_the_stop_rules_of_the_run(tmp_path: Path) -> None:
+    spec = write_task(tmp_path, "stop: plateau(accuracy)")
+    trained(spec, out=tmp_path / "run", limit=1, changes=["stop.metric=word_accuracy"])
+    assert set(evaluation(tmp_path / "run").values) == {"word_accuracy", "accuracy"}
+
+
+def test_one_more_metric_does_not_decide(tmp_path: Path) -> None:
+    """Without a stop rule the best epoch is by accuracy, whatever else is looked at."""
+    spec = write_task(tmp_path, "optimizer: adam(lr: 5e-2)")
+    plain, watched = (trained(spec, limit=6, metrics=metrics).state_dict() for metrics in ((), ("word_accuracy",)))
+    assert all(bool((plain[name] == watched[name]).all()) for name in plain)
+
+
+def test_the_ratio_knows_the_gains_of_the_stage_before(tmp_path: Path) -> None:
+    from energyml.driver import compile_source, read_source
+
+    spec = write_task(tmp_path)
+    stages = "nll(balance: constant(alpha: 4), epochs: 1) then nll(optimizer: sgd(lr: 1e-12), epochs: 1, balance: none)"
+    kept = stages.replace(", balance: none", "")
+    bare = STAGE.partition("{")[0].strip()
+    spec.write_text(spec.read_text().replace(STAGE, bare))
+    for written, same in ((kept, True), (stages, False)):
+        first, second = train(compile_source(read_source(str(spec))), Request(train=written)).history
+        assert (second["ratio"] == pytest.approx(first["ratio"], rel=1e-4)) == same
+
+
+def test_another_number_of_epochs_is_another_run(tmp_path: Path) -> None:
+    spec = write_task(tmp_path)
+    trained(spec, out=tmp_path / "run", limit=1)
+    with pytest.raises(EnergyError, match="`--epochs` was `1`, is `None`"):
+        trained(spec, out=tmp_path / "run", resume=True)
+
+
+def test_what_is_no_number_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    JsonLines().epoch({"epoch": 1, "validation.accuracy": math.nan, "alphas": [math.inf, 2.0]})
+    assert json.loads(capsys.readouterr().out) == {
+        "event": "epoch", "epoch": 1, "validation.accuracy": None, "alphas": [None, 2.0],
+    }  # fmt: skip
