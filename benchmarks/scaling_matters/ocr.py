@@ -8,7 +8,7 @@ training in which the table of pairs moves ten times as fast: it is written as t
 
 from __future__ import annotations
 
-from benchmarks.scaling_matters.study import EXAMPLES, Study, main
+from benchmarks.scaling_matters.study import EXAMPLES, FASTER_PAIRS, Study, main
 
 OCR = Study(
     name="ocr",
@@ -47,7 +47,7 @@ OCR = Study(
     stages={"stage_tuned": "marginal_ce then {objective} then {objective}"},
     edits={
         "joint_sigmoid": (("lenet5(out: Letter)", "lenet5(out: Letter, activation: sigmoid)"),),
-        "joint_pairs": (("pair: W }", "pair: 10 * W }"), ("= normal(0.1)", "= normal(0.01)")),
+        "joint_pairs": FASTER_PAIRS,
     },
 )
 

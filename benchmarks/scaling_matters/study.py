@@ -25,6 +25,8 @@ from energyml.train.run import Request, train
 
 RESULTS = Path(__file__).with_name("results")
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# The table of pairs as ten times a smaller one: it moves ten times as fast.
+FASTER_PAIRS = (("pair: W }", "pair: 10 * W }"), ("= normal(0.1)", "= normal(0.01)"))
 
 
 @dataclass(frozen=True)
