@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from energyml import cards
 from energyml.cards.card import Selection
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from energyml.data.dataset import Dataset
     from energyml.energy_model import EnergyModel
     from energyml.metrics import Confusion
+    from energyml.posterior import Posterior
 
 SPLITS = ("train", "validation", "test")
 
@@ -212,7 +214,8 @@ def predicted_lines(
     """One JSON object for each example of some files, in their order, as they are read.
 
     Labels by output, pieces of words joined to words; `probability` holds the probability of each label that was
-    chosen, where the backend answers `marginals`.
+    chosen, where the backend answers `marginals`.  A decoder of several answers adds all of them, `n_best` with their
+    scores or `sample`; the first one stands for the example.
     """
     check_device(device)
     model, checkpoint = load_run(run, allow_import=allow)
@@ -221,15 +224,14 @@ def predicted_lines(
     decoder = _decoder(model, checkpoint, using)
     vocabularies = _vocabularies(checkpoint)
     stream = stream_data(model.compiled, list(files), vocabularies, using=data or _reader(checkpoint), size=size)
-    labelled = [v for v in model.graph.variables.values() if v.kind != "field"]
-    names = {v.name: model.graph.label_sets[v.type.element].labels or () for v in labelled}
-    pieces = {v.name: one for v in labelled if (one := vocabularies.get(v.type.element)) and one.merges is not None}
+    spelling = _Spelling(model, vocabularies)
     for part in stream:
         batch = part.batch().to(device)
         given: dict[str, Any] = dict(batch.inputs)
         with torch.no_grad():
             posterior = model.infer(using=using, lengths=batch.lengths or None, **given)
-            labels = decoded(posterior, decoder)
+            several = _several(posterior, decoder)
+            labels = decoded(posterior, decoder) if several is None else {n: one[:, 0] for n, one in several[0].items()}
             known = posterior.marginals if "marginals" in posterior.answers else {}
             picked = {
                 name: known[name].gather(-1, one.clamp(min=0).unsqueeze(-1)).squeeze(-1)
@@ -237,13 +239,46 @@ def predicted_lines(
                 if name in known
             }
         for row in range(len(batch)):
-            found: dict[str, Any] = {name: _spelled(one[row].tolist(), names[name]) for name, one in labels.items()}
-            found |= {name: vocabulary.joined(found[name]) for name, vocabulary in pieces.items() if name in found}
+            found = spelling.answer(labels, row)
+            if several is not None:
+                all_labels, scores = several
+                found[decoder.name] = [
+                    spelling.answer(all_labels, row, k)
+                    | ({} if scores is None else {"score": round(float(scores[row, k]), 6)})
+                    for k in range(next(iter(all_labels.values())).shape[1])
+                    if scores is None or bool(scores[row, k].isfinite())
+                ]
             if picked:
                 found["probability"] = {
                     name: _kept(one[row].tolist(), labels[name][row].tolist()) for name, one in picked.items()
                 }
             yield json.dumps(found, ensure_ascii=False)
+
+
+class _Spelling:
+    """Answers in words: labels by name, pieces of words joined to words."""
+
+    def __init__(self, model: EnergyModel, vocabularies: Mapping[str, Vocabulary]) -> None:
+        elements = {v.name: v.type.element for v in model.graph.variables.values() if v.kind != "field"}
+        self.names = {name: model.graph.label_sets[element].labels or () for name, element in elements.items()}
+        known = {name: vocabularies.get(element) for name, element in elements.items()}
+        self.pieces = {name: one for name, one in known.items() if one is not None and one.merges is not None}
+
+    def answer(self, labels: Mapping[str, Tensor], *at: int) -> dict[str, Any]:
+        """One of the answers [B, *dims] or [B, k, *dims]."""
+        found = {name: _spelled(one[at].tolist(), self.names[name]) for name, one in labels.items()}
+        return found | {name: whole.joined(found[name]) for name, whole in self.pieces.items() if name in found}
+
+
+def _several(posterior: Posterior, decoder: Selection) -> tuple[dict[str, Tensor], Tensor | None] | None:
+    """The answers [B, k, *dims] of a decoder that gives several, and their scores [B, k] where it orders them."""
+    if decoder.name == "n_best":
+        best = posterior.n_best(int(decoder["count"]))
+        return dict(best.labels), best.score
+    if decoder.name == "sample":
+        drawn = posterior.sample(int(decoder["count"]))
+        return {name: one.transpose(0, 1) for name, one in drawn.labels.items()}, None
+    return None
 
 
 def _spelled(numbers: Any, names: Sequence[str]) -> Any:

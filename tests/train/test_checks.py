@@ -11,7 +11,7 @@ import pytest
 import energyml as em
 from energyml.diagnostics import EnergyError
 from energyml.train.display import JsonLines
-from energyml.train.report import evaluation
+from energyml.train.report import evaluation, predicted_lines
 from energyml.train.run import Request, train
 from energyml.train.settings import Progress
 from tests.train.small import STAGE, write_task
@@ -114,3 +114,19 @@ def test_what_is_no_number_is_null_in_json(capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out) == {
         "event": "epoch", "epoch": 1, "validation.accuracy": None, "alphas": [None, 2.0],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("decoder", ["n_best(count: 3)", "sample(count: 4)"])
+def test_a_decoder_of_several_answers_predicts_all_of_them(tmp_path: Path, decoder: str) -> None:
+    spec = write_task(tmp_path)
+    spec.write_text(spec.read_text().replace("infer exact", f"infer exact\ndecode {decoder}"))
+    trained(spec, out=tmp_path / "run", limit=1)
+    for line in predicted_lines(tmp_path / "run", [str(tmp_path / "test.jsonl")]):
+        found = json.loads(line)
+        answers = found[decoder.partition("(")[0]]
+        assert found["y"] == answers[0]["y"] and all(len(one["y"]) == len(found["y"]) for one in answers)
+        if decoder.startswith("n_best"):
+            assert len({tuple(one["y"]) for one in answers}) == min(3, 3 ** len(found["y"])) == len(answers)
+            assert [one["score"] for one in answers] == sorted((one["score"] for one in answers), reverse=True)
+        else:
+            assert len(answers) == 4
