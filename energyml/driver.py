@@ -41,7 +41,7 @@ class Compiled:
 
 
 class SpecFileError(EnergyError):
-    """A spec file that cannot be read."""
+    """A spec, a checkpoint or another file that cannot be read or written."""
 
 
 def read_source(path: str | Path) -> Source:

@@ -18,13 +18,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from energyml.bind.gains import Gain, Normalised
-from energyml.diagnostics import EnergyError
+from energyml.driver import SpecFileError
 from energyml.objectives.kept import Stored
 
 FORMAT = "energyml checkpoint 1"
 
 
-class CheckpointError(EnergyError):
+class CheckpointError(SpecFileError):
     """A checkpoint that cannot be read or written."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from energyml.diagnostics import EnergyError, Source
+from energyml.driver import SpecFileError
 from energyml.train.checkpoint import Checkpoint, gains_from, read_checkpoint, write_checkpoint, write_whole
 
 try:
@@ -48,7 +49,7 @@ class Folder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            raise EnergyError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
+            raise SpecFileError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
         made = Folder(path, request)
         made._take()
         try:
