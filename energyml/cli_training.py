@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from energyml.driver import compile_source, read_source
+from energyml.driver import compile_source, read_source, source_from
 from energyml.written import write_lines
 
 Spec = Annotated[str, typer.Argument(help="A spec file.", show_default=False)]
@@ -25,7 +25,7 @@ Allow = Annotated[
 
 
 def train(
-    file: Spec,
+    file: Annotated[str, typer.Argument(help="A spec file; `-` reads standard input.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", help="The folder of the run.", show_default=False)],
     infer: Infer = None,
     objective: Annotated[
@@ -52,7 +52,8 @@ def train(
     from energyml.train.run import Request
     from energyml.train.run import train as run
 
-    compiled = compile_source(read_source(file))
+    source = source_from("<stdin>", sys.stdin.buffer.read()) if file == "-" else read_source(file)
+    compiled = compile_source(source)
     request = Request(
         out=out, root=root, data=data, infer=infer, train=objective, changes=tuple(changes or ()), seed=seed,
         resume=resume, device=device, threads=threads, deterministic=deterministic, train_metrics=train_metrics,
@@ -85,6 +86,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a trained model: metrics, and the labels that it confuses most."""
+    from energyml.train.folder import json_text
     from energyml.train.report import evaluation
 
     found = evaluation(
@@ -92,14 +94,16 @@ def evaluate(
         device=device,
     )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps(found.plain(), indent=2))
+        typer.echo(json_text(found.plain(), indent=2))
         return
     typer.echo(found.text(confusion))
 
 
 def predict(
     run: RunPath,
-    files: Annotated[list[str], typer.Argument(help="Input files, in the format of the spec's `data` line.")],
+    files: Annotated[
+        list[str], typer.Argument(help="Files in the format of the spec's `data` line; `-` is standard input.")
+    ],
     out: Annotated[Path | None, typer.Option("--out", help="Where predictions go; standard output otherwise.")] = None,
     data: Data = None,
     infer: Infer = None,

@@ -24,6 +24,17 @@ def drawing() -> Any:
     return pyplot
 
 
+def check_ending(out: Path) -> None:
+    """Refuse a name that does not say which format it is for, before anything is drawn."""
+    drawing()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if out.suffix.lower().removeprefix(".") not in known:
+        ending = f"`{out.suffix}` is no format of pictures" if out.suffix else "the name has no ending"
+        raise EnergyError(f"{out}: {ending}; it must end in .svg, .png or .pdf (or in another that matplotlib writes)")
+
+
 def save(figure: Any, out: Path, dpi: int = 110) -> None:
     """Write a figure, in the format of its file's ending, and close it."""
     try:
@@ -34,4 +45,4 @@ def save(figure: Any, out: Path, dpi: int = 110) -> None:
         drawing().close(figure)
 
 
-__all__ = ["drawing", "save"]
+__all__ = ["check_ending", "drawing", "save"]

@@ -1,17 +1,24 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, packed where their names say so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gzip
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from energyml.driver import SpecFileError
+
+GZIP_ENDING = ".gz"
 
 
 def write_lines(out: Path, lines: Iterable[str]) -> int:
     """Write lines as they come, under another name until all are there; returns how many there were.
 
-    A link stays a link.  Devices and pipes (`/dev/null`) are written to: a file of that name would take their place.
+    A name that ends in `.gz` gets a gzip file, the same one for the same lines.  A link stays a link.  Devices and
+    pipes (`/dev/null`) are written to: a file of that name would take their place.
     """
     if _special(out):
         return _write_special(out, lines)
@@ -19,7 +26,7 @@ def write_lines(out: Path, lines: Iterable[str]) -> int:
     place = out.resolve()
     temporary = place.with_name(f".{place.name}.partial")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
+        with _opened(temporary, out) as stream:
             for line in lines:
                 stream.write(f"{line}\n")
                 count += 1
@@ -63,10 +70,26 @@ def _special(out: Path) -> bool:
     return out.exists() and not out.is_file() and not out.is_dir()
 
 
+@contextmanager
+def _opened(place: Path, named: Path) -> Iterator[TextIO]:
+    """A text file to write, packed if the name that people gave it ends in `.gz`."""
+    if named.suffix.lower() != GZIP_ENDING:
+        with place.open("w", encoding="utf-8") as stream:
+            yield stream
+        return
+    # neither the time nor the temporary name goes into the file
+    with (
+        place.open("wb") as raw,
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8") as stream,
+    ):
+        yield stream
+
+
 def _write_special(out: Path, lines: Iterable[str]) -> int:
     count = 0
     try:
-        with out.open("w", encoding="utf-8") as stream:
+        with _opened(out, out) as stream:
             for line in lines:
                 stream.write(f"{line}\n")
                 count += 1

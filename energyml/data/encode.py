@@ -65,7 +65,7 @@ class Encoder:
         graph: the declarations.
         vocabularies: the labels of every set that a target has.
         strict: whether an output label that the vocabulary lacks is an error (always so in training).
-        training: whether these are the examples that models learn from.
+        training: whether these are examples that a model learns from; those of training may be judged by too.
     """
 
     def __init__(self, graph: Graph, vocabularies: Mapping[str, Vocabulary], *, strict: bool, training: bool) -> None:

@@ -1,7 +1,8 @@
 """Where data files lie, and their lines: UTF-8 text, plain or gzip, told apart by content.
 
 Paths in a spec are relative to a root: a folder, or files in memory (for notebooks and tests). A file `x` that does not
-exist is looked for as `x.gz`. Errors name files as the root shows them, with the line.
+exist is looked for as `x.gz`. Errors name files as the root shows them, with the line. Files are read from front to
+back, so that pipes will do.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from energyml.data.problems import BadData
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_ENDING = ".gz"
 BYTE_ORDER_MARK = "\ufeff"
+STANDARD_INPUT = "-"
 
 
 class Line(NamedTuple):
@@ -36,14 +39,24 @@ class Line(NamedTuple):
 
 
 class Root(ABC):
-    """Where relative paths start."""
+    """Where relative paths start.
+
+    Attributes:
+        remedy: what helps where a file cannot be read; the catalogue's words, which speak of `data` lines, when `None`.
+    """
+
+    remedy: str | None = None
 
     @abstractmethod
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
 
     @abstractmethod
-    def open(self, name: str) -> BinaryIO:
+    def is_folder(self, name: str) -> bool:
+        """Whether there is a folder of that name."""
+
+    @abstractmethod
+    def open(self, name: str) -> io.BufferedReader:
         """Open a file; raises `OSError`."""
 
     @abstractmethod
@@ -59,15 +72,18 @@ class Root(ABC):
         for candidate in (name, name + GZIP_ENDING):
             if self.exists(candidate):
                 return candidate
-        raise BadData("E0801", path=self.shown(name), problem="there is no such file")
+        if self.is_folder(name):
+            remedy = "name one of the files in it"
+            raise BadData("E0801", path=self.shown(name), problem="it is a folder, not a file", help=remedy)
+        raise BadData("E0801", path=self.shown(name), problem="there is no such file", help=self.remedy)
 
-    def binary(self, name: str) -> BinaryIO:
+    def binary(self, name: str) -> io.BufferedReader:
         """Open a file that must exist."""
         try:
             return self.open(name)
         except OSError as problem:
             reason = (problem.strerror or str(problem)).lower()
-            raise BadData("E0801", path=self.shown(name), problem=reason) from problem
+            raise BadData("E0801", path=self.shown(name), problem=reason, help=self.remedy) from problem
 
     def files_in(self, folder: str) -> list[str]:
         """The names of the files in a folder that must exist."""
@@ -75,7 +91,7 @@ class Root(ABC):
             return self.names(folder)
         except OSError as problem:
             reason = (problem.strerror or str(problem)).lower()
-            raise BadData("E0801", path=self.shown(folder), problem=reason) from problem
+            raise BadData("E0801", path=self.shown(folder), problem=reason, help=self.remedy) from problem
 
 
 class Folder(Root):
@@ -85,10 +101,21 @@ class Folder(Root):
         self.path = Path(path).expanduser()
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
-        return (self.path / name).is_file()
+        """Whether there is a file of that name, or a pipe or a device."""
+        place = self.path / name
+        try:
+            return place.exists() and not place.is_dir()
+        except OSError:  # a name that no file can have, such as one that is too long
+            return False
 
-    def open(self, name: str) -> BinaryIO:
+    def is_folder(self, name: str) -> bool:
+        """Whether there is a folder of that name."""
+        try:
+            return (self.path / name).is_dir()
+        except OSError:
+            return False
+
+    def open(self, name: str) -> io.BufferedReader:
         """Open a file."""
         return (self.path / name).open("rb")
 
@@ -111,12 +138,16 @@ class InMemory(Root):
         """Whether there is a file of that name."""
         return str(PurePosixPath(name)) in self.contents
 
-    def open(self, name: str) -> BinaryIO:
+    def is_folder(self, name: str) -> bool:
+        """Whether files lie in a folder of that name."""
+        return any(PurePosixPath(name) in PurePosixPath(one).parents for one in self.contents)
+
+    def open(self, name: str) -> io.BufferedReader:
         """Open a file."""
         found = self.contents.get(str(PurePosixPath(name)))
         if found is None:
             raise FileNotFoundError(2, "no such file")
-        return io.BytesIO(found.encode("utf-8") if isinstance(found, str) else found)
+        return io.BufferedReader(io.BytesIO(found.encode("utf-8") if isinstance(found, str) else found))
 
     def names(self, folder: str) -> list[str]:
         """The names of the files in a folder."""
@@ -128,6 +159,39 @@ class InMemory(Root):
     def shown(self, name: str) -> str:
         """The path as it is."""
         return name
+
+
+class WithStandardInput(Root):
+    """Another root in which `-` is standard input; a file of that name is `./-`."""
+
+    remedy = "look at the name: `x` is also looked for as `x.gz`, and `-` reads standard input"
+
+    def __init__(self, files: Root) -> None:
+        self.files = files
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return name == STANDARD_INPUT or self.files.exists(name)
+
+    def is_folder(self, name: str) -> bool:
+        """Whether there is a folder of that name."""
+        return name != STANDARD_INPUT and self.files.is_folder(name)
+
+    def open(self, name: str) -> io.BufferedReader:
+        """Open a file; standard input stays open when the reader of it is closed."""
+        if name != STANDARD_INPUT:
+            return self.files.open(name)
+        if sys.stdin is None:
+            raise FileNotFoundError(2, "there is no standard input")
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder."""
+        return self.files.names(folder)
+
+    def shown(self, name: str) -> str:
+        """`<stdin>`, or the file."""
+        return "<stdin>" if name == STANDARD_INPUT else self.files.shown(name)
 
 
 RootLike: TypeAlias = Root | str | os.PathLike[str] | Mapping[str, str | bytes]
@@ -145,9 +209,7 @@ def lines(root: Root, name: str) -> Iterator[Line]:
     stored = root.find(name)
     shown = root.shown(stored)
     with root.binary(stored) as raw:
-        packed = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-        raw.seek(0)
-        if not packed:
+        if not raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
             yield from _decoded(raw, shown)
             return
         number = 0
@@ -162,7 +224,7 @@ def lines(root: Root, name: str) -> Iterator[Line]:
             raise BadData("E0802", place=f"{shown}:{number + 1}", problem=what) from problem
 
 
-def _decoded(stream: BinaryIO | gzip.GzipFile, shown: str) -> Iterator[Line]:
+def _decoded(stream: io.BufferedReader | gzip.GzipFile, shown: str) -> Iterator[Line]:
     for number, raw in enumerate(stream, start=1):
         try:
             text = raw.decode("utf-8")

@@ -14,9 +14,9 @@ from energyml import cards
 from energyml.cards.card import Selection
 from energyml.data.dataset import Dataset
 from energyml.data.encode import Encoder
-from energyml.data.files import Root, RootLike, as_root
+from energyml.data.files import Root, RootLike, WithStandardInput, as_root
 from energyml.data.problems import BadData, DataError, data_error
-from energyml.data.readers.reader import SPLITS, Example, Reader, Split
+from energyml.data.readers.reader import SPLITS, Example, FileReader, Reader, Split
 from energyml.data.targets import Target, find_targets
 from energyml.data.vocabulary import Vocabulary, count_labels
 from energyml.diagnostics import Note, Source, Span
@@ -56,6 +56,7 @@ def load_data(
     using: str | Selection | None = None,
     vocabularies: Vocabularies | None = None,
     splits: Collection[Split] = SPLITS,
+    judged: bool = False,
     fixed: Collection[str] = (),
 ) -> Data:
     """Read the data of a spec.
@@ -68,13 +69,15 @@ def load_data(
         vocabularies: frozen ones (of a checkpoint, or of a network that brings its labels); what they lack is unknown.
             Sets that come from data and are not among them are built from the training split.
         splits: which splits are wanted; a file that none of them needs is not read.
+        judged: whether a trained model is judged by these data: labels that it lacks may then occur in its training
+            split as in any other.
         fixed: inputs that the data need not give, since they hold for every example.
 
     Raises `DataError`, which shows the declaration that the data breaks.
     """
     loading = _Loading(spec, root, using, fixed)
     with loading:
-        return loading.load(vocabularies or {}, splits)
+        return loading.load(vocabularies or {}, splits, judged)
 
 
 def stream_data(
@@ -92,7 +95,8 @@ def stream_data(
 
     Args:
         spec: as in `load_data`.
-        files: a file, or as many files (folders, for images) as the reader has; without `gold` the first is enough.
+        files: a file or several, one after the other; of readers with two sides (`pairs`, `images`) one of each, of
+            which the first is enough without `gold`. A pipe will do, and `-` is standard input.
         vocabularies: of the trained model.
         root: where the paths of `files` start; the working directory when left out.
         using: as in `load_data`.
@@ -102,7 +106,7 @@ def stream_data(
 
     Each data set keeps its examples (`Dataset.examples`), so that the original texts can be shown.
     """
-    loading = _Loading(spec, root, using, fixed)
+    loading = _Loading(spec, WithStandardInput(as_root(root)), using, fixed)
     with loading:
         yield from loading.stream([files] if isinstance(files, str) else files, vocabularies, size, gold)
 
@@ -154,7 +158,7 @@ class _Loading:
 
     # --------------------------------------------------------------------------------------------------------- splits
 
-    def load(self, given: Vocabularies, splits: Collection[Split]) -> Data:
+    def load(self, given: Vocabularies, splits: Collection[Split], judged: bool) -> Data:
         reader = self._reader()
         self._check_subwords()
         learned = [name for name in self._sets() if self.graph.label_sets[name].source == "data" and name not in given]
@@ -167,7 +171,8 @@ class _Loading:
         for split in splits:
             examples = division.parts.get(split) or []
             if examples:
-                made[split] = self._dataset(split, self.targets, examples, vocabularies)
+                learned_from = split == "train" and not judged
+                made[split] = self._dataset(split, self.targets, examples, vocabularies, training=learned_from)
                 notes += _unseen_notes(made[split])
         labels = {
             name: vocabulary.labels
@@ -180,9 +185,13 @@ class _Loading:
         reader = self._reader()
         targets = [target for target in self.targets if gold or not target.is_output]
         vocabularies = self._vocabularies(given, {})
-        examples = reader.read(files, {target.field for target in targets})
+        fields = {target.field for target in targets}
+        if isinstance(reader, FileReader):  # one file is all that it needs: others are read after it
+            examples: Iterator[Example] = chain.from_iterable(reader.read([one], fields) for one in files)
+        else:
+            examples = reader.read(files, fields)
         while some := list(islice(examples, size)):
-            yield self._dataset("test", targets, some, vocabularies, keep=True)
+            yield self._dataset("test", targets, some, vocabularies, training=False, keep=True)
 
     def _dataset(
         self,
@@ -191,10 +200,10 @@ class _Loading:
         examples: Sequence[Example],
         vocabularies: Mapping[str, Vocabulary],
         *,
+        training: bool,
         keep: bool = False,
     ) -> Dataset:
         assert self.selection is not None
-        training = split == "train"
         strict = self.selection["unknown"] == "error"
         encoded = Encoder(self.graph, vocabularies, strict=strict, training=training).encode(targets, examples)
         outputs = {one.name: vocabularies[_element(one)] for one in targets if one.is_output}

@@ -25,6 +25,12 @@ def overridden(stages: Sequence[Selection], changes: Sequence[str], model: Check
             if not 0 < int(head) <= len(made):
                 raise EnergyError(f"`{change}` names stage {head}, and there are {len(made)}")
             numbers, path = range(int(head) - 1, int(head)), rest
+        if not all(path.split(".")):
+            stage = f"{head}." if head.isdecimal() else ""
+            raise EnergyError(
+                f"`{change}` names no option; expected OPTION=VALUE, as in `{stage}epochs=5` or "
+                f"`{stage}optimizer.lr=0.01`"
+            )
         for number in numbers:
             made[number] = _with(made[number], path.split("."), value, change, model)
     return made
@@ -36,10 +42,7 @@ def _with(selection: Selection, path: list[str], value: str, change: str, model:
     key = path[0]
     option = selection.card.option(key)
     if option is None:
-        known = [one.name for one in selection.card.options]
-        guess = did_you_mean(key, known)
-        hint = f"did you mean `{guess}`?" if guess else f"its options are {', '.join(known)}"
-        raise EnergyError(f"`{change}`: `{selection.name}` has no option `{key}`; {hint}")
+        raise EnergyError(f"`{change}`: {_lacking(selection, path, value, change)}")
     if len(path) == 1:
         # the grammar's own rules read the value
         read = read_choice(selection.card.kind, f"{selection.name}({key}: {value})", model)
@@ -51,6 +54,25 @@ def _with(selection: Selection, path: list[str], value: str, change: str, model:
         kind = cast("CardKind", option.type.kind)
         inner = Selection(next(iter(registry.every(kind))))
     return Selection(selection.card, {**selection.options, key: _with(inner, path[1:], value, change, model)})
+
+
+def _lacking(selection: Selection, path: list[str], value: str, change: str) -> str:
+    """What a choice has in place of an option that it lacks, and which other choice of its kind has it."""
+    key, known = path[0], [one.name for one in selection.card.options]
+    guess = did_you_mean(key, known)
+    if guess:
+        return f"`{selection.name}` has no option `{key}`; did you mean `{guess}`?"
+    if known:
+        found = f"`{selection.name}` has no option `{key}`; its options are {', '.join(known)}"
+    else:
+        found = f"`{selection.name}` has no options"
+    others = [card.name for card in registry.every(selection.card.kind) if card.option(key) is not None]
+    if selection.card.kind == "objective" or not others:  # objectives are chosen by `--train`
+        return found
+    outer = change.partition("=")[0].removesuffix(f".{'.'.join(path)}")  # the option whose value lacks the key
+    written = f"{others[0]}({key}: {value})" if len(path) == 1 else others[0]
+    verb = "has" if len(others) == 1 else "have"
+    return f"{found}; {', '.join(f'`{one}`' for one in others)} {verb} `{key}`: write `{outer}={written}`"
 
 
 __all__ = ["overridden"]

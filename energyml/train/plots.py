@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from energyml.diagnostics import EnergyError
-from energyml.pictures import drawing, save
+from energyml.pictures import check_ending, drawing, save
 
 
 def read_history(run: Path) -> list[dict[str, Any]]:
@@ -26,6 +26,7 @@ def plot(runs: Sequence[Path], out: Path) -> None:
     """One figure for one run or several: a panel for each kind of curve that their logs hold."""
     if not out.parent.is_dir():
         raise EnergyError(f"{out}: there is no folder {out.parent}; make it, or choose another `--out`")
+    check_ending(out)
     pyplot = drawing()
     histories = {run.name or str(run): read_history(run) for run in runs}
     kept = [record for history in histories.values() for record in history]

@@ -118,7 +118,7 @@ def evaluation(
     model.to(device)
     loaded = load_data(
         model.compiled, root=root or _root(checkpoint), using=data or _reader(checkpoint),
-        vocabularies=_vocabularies(checkpoint), splits=[split],  # type: ignore[list-item]
+        vocabularies=_vocabularies(checkpoint), splits=[split], judged=True,  # type: ignore[list-item]
     )  # fmt: skip
     dataset = getattr(loaded, split)
     if dataset is None or not len(dataset):
@@ -215,7 +215,8 @@ def predicted_lines(
 
     Labels by output, pieces of words joined to words; `probability` holds the probability of each label that was
     chosen, where the backend answers `marginals`.  A decoder of several answers adds all of them, `n_best` with their
-    scores or `sample`; the first one stands for the example.
+    scores or `sample`; the first one stands for the example.  Examples that are files of their own (images) say
+    which in `file`.
     """
     check_device(device)
     model, checkpoint = load_run(run, allow_import=allow)
@@ -238,8 +239,9 @@ def predicted_lines(
                 for name, one in labels.items()
                 if name in known
             }
-        for row in range(len(batch)):
-            found = spelling.answer(labels, row)
+        for row, example in enumerate(part.examples or ()):
+            found: dict[str, Any] = {} if example.line else {"file": example.file}
+            found |= spelling.answer(labels, row)
             if several is not None:
                 all_labels, scores = several
                 found[decoder.name] = [

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Any
 
+from energyml.bind.binder import network_labels
+from energyml.data.load import load_data
+from energyml.data.problems import DataError
 from energyml.diagnostics import EnergyError
-from energyml.driver import compile_source, read_source
+from energyml.driver import Compiled, compile_source, read_source
 from energyml.train.checkpoint import CheckpointError, read_checkpoint, write_whole
 from energyml.train.engines import make_engine
 from energyml.train.folder import LAST, imported_packages
-from energyml.train.report import evaluation
+from energyml.train.report import SPLITS, evaluation
 
 ARGUMENTS = "arguments.json"
+# File systems take names of 255 bytes; a longer one is cut here, and a hash of the whole tells it from others.
+LONGEST_NAME, KEPT_OF_LONG = 200, 160
 # Axes of the grid with a command-line option of their own; all others are options of training.
 _OWN = {"train": "--train", "infer": "--infer", "data": "--data"}
 
@@ -38,9 +45,12 @@ class Point:
 
     @property
     def folder(self) -> str:
-        """A name for its folder."""
+        """A name for its folder: the values, cut short where no file system would take them."""
         parts = [f"{key}={value}" for key, value in self.values]
         kept = "".join(one if one.isalnum() or one in "=.-_+" else "_" for one in ",".join(parts))
+        if len(kept.encode()) > LONGEST_NAME:
+            start = kept.encode()[:KEPT_OF_LONG].decode(errors="ignore")
+            kept = f"{start}-{sha256(','.join(parts).encode()).hexdigest()[:16]}"
         return f"{kept or 'plain'}/seed{self.seed}"
 
     def arguments(self) -> list[str]:
@@ -52,13 +62,24 @@ class Point:
 
 
 def read_grid(axes: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Axes such as `balance=none,online(subset: 100)`: a key, and values that commas separate outside of brackets."""
-    found = []
+    """Axes such as `balance=none,online(subset: 100)`: a key, and values that commas separate outside of brackets.
+
+    A value or an axis that is there twice is refused: its runs would share a folder, or one would hide the other.
+    """
+    found: list[tuple[str, list[str]]] = []
     for axis in axes:
         key, equal, text = axis.partition("=")
         values = _split(text)
         if not equal or not key or not values:
             raise EnergyError(f"expected KEY=VALUE,VALUE,..., as in `train=nll,ssvm`, found `{axis}`")
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice:
+            raise EnergyError(f"`{axis}` has `{twice[0]}` twice; runs that differ in nothing but chance are `--seeds`")
+        if key.strip() in dict(found):
+            raise EnergyError(
+                f"there are two axes `{key.strip()}`; join their values: `{key.strip()}=VALUE,VALUE`, or combinations "
+                "that you mean in sweeps of their own"
+            )
         found.append((key.strip(), values))
     return found
 
@@ -79,6 +100,51 @@ def points(axes: Sequence[tuple[str, list[str]]], seeds: int) -> Iterator[Point]
         pairs = tuple(zip((key for key, _ in axes), values, strict=True))
         for seed in range(seeds):
             yield Point(pairs, seed)
+
+
+def _check_request(
+    compiled: Compiled,
+    axes: Sequence[tuple[str, list[str]]],
+    every: Sequence[Point],
+    more: Sequence[str],
+    root: Path | None,
+    split: str,
+    metrics: Sequence[str],
+) -> None:
+    """Refuse what could not be evaluated, before anything is trained.
+
+    Data that cannot be read is left to the runs that read it: others of the grid may have data of their own.
+    """
+    if split not in SPLITS:
+        raise EnergyError(f"unknown split `{split}`; there are {', '.join(SPLITS)}")
+    options = {change.partition("=")[0] for change in more}
+    for key, _ in axes:
+        if key in options:
+            raise EnergyError(
+                f"`{key}` is an axis of the grid and an option of all runs (`--set`); leave one of them out"
+            )
+    folders: dict[str, Point] = {}
+    for point in every:
+        other = folders.setdefault(point.folder, point)
+        if other is not point:
+            raise EnergyError(
+                f"`{other.title}` and `{point.title}` would share the folder {point.folder}; spell one otherwise, or "
+                "give it a sweep of its own"
+            )
+    brought = {name: network_labels(compiled.graph, one) for name, one in compiled.graph.label_sets.items()}
+    known = {name: labels for name, labels in brought.items() if labels is not None}
+    for data in dict(axes).get("data", [None]):
+        try:
+            loaded = load_data(compiled, root=root, using=data, vocabularies=known, splits=[split])  # type: ignore[list-item]
+        except DataError:
+            continue
+        dataset = getattr(loaded, split)
+        if dataset is None or not len(dataset):
+            where = "the `data` line" if data is None else f"`{data}`"
+            raise EnergyError(f"{where} has no {split} split to evaluate on; choose another `--split`, or give it one")
+        for name in metrics:
+            for output in dataset.batch([0]).gold:
+                dataset.metric(name, output)
 
 
 def sweep(
@@ -110,8 +176,11 @@ def sweep(
         metrics: what is evaluated beside the spec's own metrics.
         tell: is told how it goes.
     """
+    if str(spec) == "-":
+        raise EnergyError("a sweep needs the spec as a file, which all of its runs read; standard input is read once")
     every = list(points(axes, seeds))
     compiled = compile_source(read_source(spec))
+    _check_request(compiled, axes, every, more, root, split, metrics)
     trusted = imported_packages(compiled.graph)
     rooted = [] if root is None else ["--root", str(root.resolve())]
     chosen, judging = make_engine(engine, jobs), BoundedSemaphore(jobs)
@@ -172,7 +241,7 @@ def _shown(metrics: Mapping[str, float]) -> str:
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
-    """Mean ± standard deviation over seeds for each combination, as a table."""
+    """Mean ± standard deviation over seeds for each combination, as a table; of one seed there is no deviation."""
     grouped: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         title = ", ".join(f"{key}={value}" for key, value in record["values"].items()) or "as it is"
@@ -191,8 +260,8 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):.4f} ± {spread:.4f}"
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.4f}{spread}"
 
 
 __all__ = ["Point", "is_finished", "points", "read_grid", "sweep", "table"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
 import threading
@@ -34,8 +35,16 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert link.is_symlink() and target.read_text() == "one\ntwo\n"
 
 
-def test_lines_that_end_in_an_error_leave_what_was_there(tmp_path: Path) -> None:
-    out = tmp_path / "found.jsonl"
+def test_a_name_for_gzip_gets_gzip(tmp_path: Path) -> None:
+    for name in ("one.jsonl.gz", "two.GZ"):
+        assert write_lines(tmp_path / name, ["eins", "zwei: \u00f6"]) == 2
+        assert gzip.decompress((tmp_path / name).read_bytes()).decode() == "eins\nzwei: \u00f6\n"
+    assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "two.GZ").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["found.jsonl", "found.jsonl.gz"])
+def test_lines_that_end_in_an_error_leave_what_was_there(tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
     out.write_text("before\n")
 
     def broken() -> object:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,22 @@ def test_a_label_of_training_that_the_spec_does_not_list_is_always_an_error(poli
     check(said, "E0807", "add it to `labels Tag = ...`")
 
 
+@pytest.mark.parametrize("policy", ["error", "count_wrong"])
+def test_training_data_of_a_trained_model_are_judged_as_any_other(policy: str) -> None:
+    """Evaluation on the training split alone: nothing is learned, so that an unknown label is not too rare to be."""
+    known = load(TAGGER, CONLL, {"t": SENTENCES}).vocabularies
+    reader = f"conll('e', columns: 'word y', validation: 0, unknown: {policy})"
+    files: dict[str, str | bytes] = {"e": "the D\ndog X\n"}
+    if policy == "error":
+        said = refusal(TAGGER, reader, files, vocabularies=known, splits=["train"], judged=True)
+        check(said, "E0807", "e:2: `X` is no label of `Tag`", "with `unknown: count_wrong` in the `data` line")
+    else:
+        data = load(TAGGER, reader, files, vocabularies=known, splits=["train"], judged=True)
+        assert data.train is not None and data.train.batch().gold["y"].tolist() == [[1, 3]]
+        assert data.notes == ["train: 1 cell has a label of `y` that training never saw (`X`): counted as wrong"]
+    check(refusal(TAGGER, reader, files, vocabularies=known), "E0807", "e:2: `X`")  # a run that goes on learns from it
+
+
 def test_tokens_that_training_never_saw_need_a_label() -> None:
     spec = CHARACTERS.replace("Char from data(unknown: '<unk>')", "Char from data")
     reader = "conll('t', columns: 'word y', validation: 0, test: 'e')"
@@ -97,6 +114,20 @@ def test_a_missing_file() -> None:
     check(refusal(TAGGER, CONLL, {}), "E0801", "`t` cannot be read", "data conll('t'", "--root")
     with pytest.raises(DataError, match=r"no_such_folder.t` cannot be read"):
         load_data(Source("s", f"{TAGGER}data {CONLL}\n"), root="no_such_folder")
+
+
+def test_a_folder_where_a_file_is_expected(tmp_path: Path) -> None:
+    check(refusal(TAGGER, CONLL, {"t/one": SENTENCES}), "E0801", "`t` cannot be read: it is a folder, not a file")
+    with pytest.raises(DataError, match="it is a folder, not a file") as caught:
+        load_data(Source("s", f"{TAGGER}data conll('.', columns: 'word y')\n"), root=tmp_path)
+    check(str(caught.value), "E0801", "name one of the files in it")
+
+
+def test_a_missing_input_file_is_no_matter_of_the_data_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        next(stream_data(Source("s", TAGGER), "none", {"Tag": ["N"], "Word": ["a"]}, root=tmp_path, using=CONLL))
+    check(str(caught.value), "E0801", "none` cannot be read: there is no such file", "`-` reads standard input")
+    assert "--root" not in str(caught.value)
 
 
 def test_a_missing_folder_of_images() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from energyml.data import Dataset, load_data, stream_data
+from energyml.data import DataError, Dataset, load_data, stream_data
 from energyml.data.files import Folder
 from energyml.data.readers.tokens import tokens
 from energyml.diagnostics import Source
@@ -401,6 +401,17 @@ def test_only_the_folder_of_images_is_needed_to_predict() -> None:
     source = Source("s", HORSES + "data images('i', 'm')\n")
     part = next(stream_data(source, "new", {}, root={"new/a.png": picture((6, 4), 255)}))
     assert part.batch().tensors["rgb"].shape == (1, 3, 4, 6) and part.place(0) == "new/a.png"
+
+
+def test_single_images_are_enough_to_predict(tmp_path: Path) -> None:
+    source = Source("s", HORSES + "data images('i', 'm')\n")
+    for name, size in (("a.png", (6, 4)), ("b.png", (5, 8))):
+        (tmp_path / name).write_bytes(picture(size, 255))
+    part = next(stream_data(source, ["b.png", "a.png"], {}, root=tmp_path))
+    assert part.batch().lengths["H"].tolist() == [8, 4]
+    assert [part.place(row) for row in range(2)] == [str(tmp_path / "b.png"), str(tmp_path / "a.png")]
+    with pytest.raises(DataError, match=r"c.png` cannot be read: no such file"):
+        next(stream_data(source, ["b.png", "c.png"], {}, root=tmp_path))
 
 
 def test_only_the_source_of_pairs_is_needed_to_predict() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from energyml.cli import main
+from energyml.diagnostics import EnergyError
 from energyml.train.checkpoint import read_checkpoint
 from energyml.train.sweep import points, read_grid, table
 from tests.train.small import STAGE, write_task
@@ -62,6 +65,54 @@ def test_train_evaluate_predict(tmp_path: Path) -> None:
     assert right / sum(len(one["y"]) for one in lines) == pytest.approx(as_json["metrics"]["accuracy"])
     to_file = energyml("predict", tmp_path / "run", tmp_path / "new.jsonl", "--out", tmp_path / "found.jsonl")
     assert to_file.returncode == 0 and (tmp_path / "found.jsonl").read_text() == told.stdout
+
+
+def test_predictions_from_pipes_and_for_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input as `-` and as a path, packed or not, several files in a row, and files under a name for gzip."""
+    spec, new = write_task(tmp_path), tmp_path / "test.jsonl"
+    with spec.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        done = energyml("train", "-", "--out", "run", "--epochs", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    plain = energyml("predict", tmp_path / "run", new)
+    assert plain.returncode == 0 and len(plain.stdout.splitlines()) == 16, plain.stderr
+    assert energyml("predict", tmp_path / "run", new, new).stdout == 2 * plain.stdout
+    for content in (new.read_bytes(), gzip.compress(new.read_bytes())):
+        for name in ("-", None):
+            end, start = os.pipe()
+            writer = threading.Thread(target=_write_and_close, args=(start, content))
+            writer.start()
+            with os.fdopen(end) as stream:
+                monkeypatch.setattr(sys, "stdin", stream)
+                piped = energyml("predict", tmp_path / "run", name or f"/dev/fd/{end}")
+            writer.join()
+            assert piped.stdout == plain.stdout, piped.stderr
+    packed = tmp_path / "found.jsonl.gz"
+    assert energyml("predict", tmp_path / "run", new, "--out", packed).returncode == 0
+    assert gzip.decompress(packed.read_bytes()).decode() == plain.stdout
+
+
+def test_predictions_for_images_name_their_files(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for folder, mode in (("i", "RGB"), ("m", "L")):
+        (tmp_path / folder).mkdir()
+        for name in "ab":
+            image.new(mode, (4, 4)).save(tmp_path / folder / f"{name}.png")
+    (tmp_path / "task.energy").write_text(
+        "labels Seg = {back, front}\ndim H, W\ninput rgb : real[3, H, W]\noutput y : Seg[H, W]\n"
+        "net f = unet(out: Seg, channels: 2)\nfactor unary [h in H, w in W] (y[h, w]) = f(rgb)[h, w]\n"
+        "infer exact\ntrain nll { epochs: 1 }\ndata images('i', 'm', validation: 0)\n"
+    )
+    done = energyml("train", "task.energy", "--out", "run", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for files in (["i"], ["i/a.png", "i/b.png"]):
+        told = energyml("predict", "run", *files, cwd=tmp_path)
+        assert [json.loads(line)["file"] for line in told.stdout.splitlines()] == ["i/a.png", "i/b.png"], told.stderr
+
+
+def _write_and_close(descriptor: int, content: bytes) -> None:
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
 
 
 def test_json_lines_and_quiet(tmp_path: Path) -> None:
@@ -129,7 +180,47 @@ def test_grids_split_at_commas_outside_of_brackets() -> None:
     assert len(list(points(axes, 3))) == 12
     rows = table([{"values": {"a": "1"}, "seed": 0, "metrics": {"m": 0.5}, "minutes": 1.0},
                   {"values": {"a": "1"}, "seed": 1, "error": "no"}])  # fmt: skip
-    assert "0.5000 ± 0.0000" in rows and "1 (1 failed)" in rows
+    assert "0.5000" in rows and "±" not in rows and "1 (1 failed)" in rows  # one value has no deviation
+    rows = table([{"values": {}, "seed": n, "metrics": {"m": 0.5 + n / 10}, "minutes": 1.0} for n in range(2)])
+    assert "0.5500 ± 0.0707" in rows and "1.0000 ± 0.0000" in rows
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (["train=nll,ssvm,nll"], "`train=nll,ssvm,nll` has `nll` twice"),
+        (["train=nll", "epochs=1", "train=ssvm"], "there are two axes `train`; join their values"),
+        (["train"], "expected KEY=VALUE"),
+    ],
+)
+def test_grids_whose_runs_could_not_be_told_apart(axes: list[str], message: str) -> None:
+    with pytest.raises(EnergyError, match=message):
+        read_grid(axes)
+
+
+def test_folders_of_long_values() -> None:
+    short, *long = points(read_grid([f"data=jsonl('a'),{','.join(chr(248) * 300 + one for one in 'xyz')}"]), 1)
+    assert short.folder == "data=jsonl__a__/seed0"
+    assert all(len(one.folder.partition("/")[0].encode()) <= 200 for one in long)
+    assert len({one.folder for one in long}) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--metric", "nope"], "unknown metric `nope`"),
+        (["--split", "tset"], "unknown split `tset`; there are train, validation, test"),
+        (
+            ["--split", "validation", "--grid", "data=jsonl('train.jsonl', validation: 0)"],
+            "has no validation split to evaluate on",
+        ),
+        (["--grid", "epochs=1,2", "--set", "epochs=3"], "`epochs` is an axis of the grid and an option of all runs"),
+        (["--grid", "data=jsonl('a.b'),jsonl['a.b']"], "would share the folder data=jsonl__a.b__/seed0"),
+    ],
+)
+def test_a_sweep_that_could_not_be_evaluated_trains_nothing(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = energyml("sweep", write_task(tmp_path), "--out", tmp_path / "sweep", *arguments, "--epochs", 1)
+    assert done.returncode == 1 and message in done.stderr and not (tmp_path / "sweep").exists(), done.stderr
 
 
 def test_plots_of_runs(tmp_path: Path) -> None:
@@ -138,6 +229,10 @@ def test_plots_of_runs(tmp_path: Path) -> None:
     energyml("train", spec, "--out", tmp_path / "run", "--set", "epochs=2", "--train-metrics")
     done = energyml("plot", tmp_path / "run", "--out", tmp_path / "curves.svg")
     assert done.returncode == 0 and (tmp_path / "curves.svg").stat().st_size > 1000
+    for name, problem in (("curves", "the name has no ending"), ("curves.txt", "`.txt` is no format of pictures")):
+        done = energyml("plot", tmp_path / "run", "--out", tmp_path / name)
+        assert done.returncode == 1 and f"{problem}; it must end in .svg, .png or .pdf" in done.stderr
+    assert [one.name for one in tmp_path.glob("curves*")] == ["curves.svg"]
     assert "is this the folder of a run?" in energyml("plot", tmp_path, "--out", tmp_path / "x.svg").stderr
 
 
@@ -156,6 +251,9 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
         assert torch.allclose(value, two.part("model")[name], atol=2e-5)
     for a, b in zip(one.state["history"], two.state["history"], strict=True):
         assert a["validation.accuracy"] == pytest.approx(b["validation.accuracy"], abs=0.02)
+    again = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert again.returncode != 0 and "internal error" not in again.stderr
+    assert again.stderr.count("holds a run already") == 1  # the process that writes says so, the other one is silent
 
 
 def test_two_processes_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:

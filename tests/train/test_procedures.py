@@ -283,6 +283,11 @@ def test_options_from_outside(tmp_path: Path) -> None:
         ("epochs", "expected OPTION=VALUE"),
         ("4.epochs=1", "there are 1"),
         ("epochs.x=1", "has no options of its own"),
+        ("1=2", "`1=2` names no option; expected OPTION=VALUE, as in `1.epochs=5`"),
+        ("optimizer.=2", "names no option"),
+        ("balance.subset=5", "`none` has no options; .*`subset`: write `balance=online\\(subset: 5\\)`"),
+        ("1.cost=5", "`marginal_ce` has no option `cost`; its options are [a-z_, ]*$"),
+        ("1.optimizer.subset=5", "`adam` has no option `subset`; its options are lr, weight_decay$"),
     ):
         with pytest.raises(EnergyError, match=message):
             overridden(chosen, [change], spec.model)

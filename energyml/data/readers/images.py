@@ -1,4 +1,4 @@
-"""Images and their masks: two folders, paired by file name."""
+"""Images and their masks: two folders, paired by file name, or single files."""
 
 from __future__ import annotations
 
@@ -38,24 +38,34 @@ class Images(Reader):
         return (self.options["images"], self.options["masks"]) if split == "train" else None
 
     def read(self, files: Sequence[str], wanted: Collection[str] | None = None) -> Iterator[Example]:
-        """A pair at a time, by name; that every image has a mask is known before the first is read."""
-        images = _pictures(self.root.files_in(files[0]))
-        masks: dict[str, str] = {}
-        if wanted is None or "mask" in wanted:
-            masks = _pictures(self.root.files_in(files[1]))
-            for stem, name in images.items():
-                if stem not in masks:
-                    facts = {"image": self.root.shown(f"{files[0]}/{name}"), "folder": self.root.shown(files[1])}
-                    raise BadData("E0810", field="mask", stem=stem, **facts)
-        for stem, name in images.items():
-            path = f"{files[0]}/{name}"
+        """A pair at a time, by name; that every image has a mask is known before the first is read.
+
+        Where masks are not wanted, `files` may also be single images, in their order.
+        """
+        masked = wanted is None or "mask" in wanted
+        for path, mask in self._paired(*files[:2]) if masked else self._unpaired(files):
             picture = self._sized(self._opened(path).convert("RGB" if self.options["color"] == "rgb" else "L"))
             pixels = np.asarray(picture, dtype=np.uint8)
             pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
             values: dict[str, Any] = {"image": np.ascontiguousarray(pixels)}
-            if stem in masks:
-                values["mask"] = self._labels(f"{files[1]}/{masks[stem]}", picture.size)
+            if mask is not None:
+                values["mask"] = self._labels(mask, picture.size)
             yield Example(values, self.root.shown(path))
+
+    def _paired(self, images: str, masks: str) -> list[tuple[str, str | None]]:
+        """The paths of images and of their masks in two folders."""
+        pictures, found = _pictures(self.root.files_in(images)), _pictures(self.root.files_in(masks))
+        for stem, name in pictures.items():
+            if stem not in found:
+                facts = {"image": self.root.shown(f"{images}/{name}"), "folder": self.root.shown(masks)}
+                raise BadData("E0810", field="mask", stem=stem, **facts)
+        return [(f"{images}/{name}", f"{masks}/{found[stem]}") for stem, name in pictures.items()]
+
+    def _unpaired(self, files: Sequence[str]) -> list[tuple[str, str | None]]:
+        """The paths of the images in the first folder (a second one is for masks), or of images that are named."""
+        if not self.root.is_folder(files[0]):
+            return [(one, None) for one in files]
+        return [(f"{files[0]}/{name}", None) for name in _pictures(self.root.files_in(files[0])).values()]
 
     def _labels(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
         """The labels of a mask's pixels; greys are averaged before they are cut, numbers of labels never are."""
