@@ -10,7 +10,7 @@ import torch
 from energyml.backend import Problem
 from energyml.backends.beam.report import SequenceReport, dataset_report
 from energyml.backends.beam.search import Found, Plan, Search
-from energyml.backends.beam.session import StepBackend, StepSession, first, padded
+from energyml.backends.beam.session import StepBackend, StepSession, first, padded, unanswered
 from energyml.backends.logspace import logsumexp
 from energyml.bind.steps import Steps
 from energyml.cards.card import Selection
@@ -107,19 +107,4 @@ def _result(value: Assignment | torch.Tensor, found: Found) -> Result:
     """An answer with what the search has measured."""
     gone = found.score[:, 0].isneginf()
     statistics = {"steps": float(found.steps), "without_answer": gone.sum(), "ranks": found.rank}
-    return Result(value, status=_status(gone) if isinstance(value, Assignment) else Status(), statistics=statistics)
-
-
-def _status(gone: torch.Tensor) -> Status:
-    """What is wrong where no hypothesis could be completed."""
-
-    def check() -> tuple[bool, str] | None:
-        examples = gone.nonzero().flatten().tolist()
-        if not examples:
-            return None
-        return False, (
-            f"no hypothesis of {len(examples)} examples (the first: {examples[0]}) could be completed: (a) every "
-            "answer is forbidden; (b) all that was kept led to forbidden labels: raise `width`, or take `best_first`"
-        )
-
-    return Status(check)
+    return Result(value, status=unanswered(gone) if isinstance(value, Assignment) else Status(), statistics=statistics)

@@ -20,7 +20,7 @@ from energyml.backends.beam.search import Plan, Search
 from energyml.backends.beam.session import StepBackend, StepSession, first
 from energyml.bind.steps import Steps
 from energyml.bind.tensors import Environment
-from energyml.queries import Query
+from energyml.queries import Quality, Query
 from energyml.result import Result, Status
 
 _NINF = float("-inf")
@@ -60,7 +60,8 @@ class BestFirstSession(StepSession):
                 unfinished.append(b)
         value = self._assignment(steps, labels, self._scored(steps, labels, score))
         statistics = {"nodes": float(looked_at), "proven": float(batch.size - len(unfinished))}
-        return Result(value, status=_status(unfinished, budget), statistics=statistics)
+        quality = Quality.LOWER if unfinished else Quality.EXACT
+        return Result(value, quality, _status(unfinished, budget), statistics)
 
 
 def _status(unfinished: list[int], budget: int) -> Status:

@@ -177,7 +177,7 @@ class _Search:
         """Lines 3 to 18 of algorithm 3."""
         before = None if beam.labels is None else beam.labels.flatten(0, 1)
         scores, state = self.steps.advance(beam.state, before, t)
-        candidates = scores.reshape(*beam.score.shape, -1) + beam.score.unsqueeze(2)
+        candidates = scores.reshape(*beam.score.shape, self.steps.count) + beam.score.unsqueeze(2)
         if self.cost is not None:
             candidates = candidates + self.cost[:, t].unsqueeze(1)
         found = continuous_top_k(candidates, self.width, self.alpha)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.backends.beam.relaxed import RelaxedBeam, relaxed_beam
+from energyml.backends.beam.session import unanswered
 from energyml.bind.steps import Steps
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
@@ -91,7 +92,9 @@ class RelaxedBeamSession(Session):
         answer = self._placed(steps, labels)
         score = self.problem.score(answer).masked_fill(gone, float("-inf"))
         statistics = {"alpha": self.alpha, "relaxed_score": relaxed}
-        return Result(self._assignment(answer, score), statistics=statistics)
+        return Result(
+            self._assignment(answer, score), status=unanswered(score.detach().isneginf()), statistics=statistics
+        )
 
     def _max_with_cost(self, query: Query) -> Result:
         """The peaked mean of the hypotheses' scores plus costs, differentiable; the answer by hard back-pointers."""
@@ -102,7 +105,9 @@ class RelaxedBeamSession(Session):
         compact = None if cost is None else steps.by_step(cost)
         found = self._search(steps, self.alpha, self._lengths(steps, query), compact)
         answer = self._placed(steps, found.hard_labels())
-        return Result(self._assignment(answer, found.best_score()), statistics={"alpha": self.alpha})
+        best = found.best_score()
+        status = unanswered(best.detach().isneginf())
+        return Result(self._assignment(answer, best), status=status, statistics={"alpha": self.alpha})
 
     # -------------------------------------------------------------------------------------------------------- pieces
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from energyml.backend import Problem
 from energyml.backends.beam.search import Trace
-from energyml.backends.beam.session import StepBackend, StepSession, drawn, padded
+from energyml.backends.beam.session import StepBackend, StepSession, drawn, padded, unanswered
 from energyml.bind.steps import Steps
 from energyml.queries import Query
 from energyml.result import Result
@@ -76,7 +76,7 @@ class AncestralSession(StepSession):
         gone = score.isneginf()
         statistics = {"log_proposal": log_q.masked_fill(gone, _NINF).movedim(1, 0), "without_answer": gone.sum()}
         value = drawn(self._assignment(steps, labels, self._scored(steps, labels, score)))
-        return Result(value, statistics=statistics)
+        return Result(value, status=unanswered(gone.all(1)), statistics=statistics)
 
 
 @torch.no_grad()
@@ -170,7 +170,9 @@ def without_replacement(steps: Steps, proposal: Proposal, count: int, generator:
         nothing = torch.zeros(0, count, device=batch.device, dtype=batch.dtype)
         return Draws(nothing.long().unsqueeze(-1).expand(-1, -1, steps.size), nothing, nothing, nothing)
     total = torch.zeros(batch.size, 1, device=batch.device, dtype=batch.dtype)
-    log_p = perturbed = total.to(torch.float64)  # noise must not drown in large log-probabilities
+    log_p = total.to(torch.float64)  # noise must not drown in large log-probabilities
+    # The root's own noise is free: the threshold, and with it the chances of being drawn, depends on it.
+    perturbed = _gumbel(log_p.shape, log_p.device, generator)
     state, previous, trace = steps.start(), None, Trace()
     for t in range(steps.size):
         scores, state = steps.advance(state, previous, t)
@@ -194,15 +196,19 @@ def without_replacement(steps: Steps, proposal: Proposal, count: int, generator:
     return Draws(labels[:, :count], total[:, :count], kept, log_inclusion)
 
 
+def _gumbel(shape: torch.Size, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """Standard Gumbel noise in float64."""
+    uniform = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+    tiny = torch.finfo(torch.float64).tiny
+    return -torch.log((-torch.log(uniform.clamp(min=tiny))).clamp(min=tiny))
+
+
 def _conditioned(children: Tensor, parent: Tensor, generator: torch.Generator | None) -> Tensor:
     """[B, n, C]: Gumbels at children's log-probabilities [B, n, C], given that their maximum is the parent's [B, n].
 
     In the form that neither overflows nor cancels (Kool et al. 2019, appendix B.3).
     """
-    uniform = torch.rand(children.shape, generator=generator, device=children.device, dtype=torch.float64)
-    tiny = torch.finfo(torch.float64).tiny
-    noise = -torch.log((-torch.log(uniform.clamp(min=tiny))).clamp(min=tiny))
-    free = children + noise
+    free = children + _gumbel(children.shape, children.device, generator)
     most, given = free.amax(-1, keepdim=True), parent.unsqueeze(-1)
     possible = ~(free.isneginf() | most.isneginf() | given.isneginf())
     free, most, given = (torch.where(possible, one, 0) for one in (free, most.expand_as(free), given.expand_as(free)))

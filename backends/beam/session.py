@@ -17,7 +17,7 @@ from energyml.cards.card import Selection
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
-from energyml.result import ABSENT, Assignment, Result
+from energyml.result import ABSENT, Assignment, Result, Status
 
 
 class StepBackend(Backend):
@@ -91,3 +91,18 @@ def padded(tensor: Tensor, count: int, fill: Any) -> Tensor:
         return tensor[:, :count]
     rest = tensor.new_full((tensor.shape[0], count - tensor.shape[1], *tensor.shape[2:]), fill)
     return torch.cat([tensor, rest], 1)
+
+
+def unanswered(gone: Tensor) -> Status:
+    """What is wrong with examples [B] of which no hypothesis could be completed."""
+
+    def check() -> tuple[bool, str] | None:
+        examples = gone.nonzero().flatten().tolist()
+        if not examples:
+            return None
+        return False, (
+            f"no hypothesis of {len(examples)} examples (the first: {examples[0]}) could be completed: (a) every "
+            "answer is forbidden; (b) all that was kept led to forbidden labels: raise `width`, or take `best_first`"
+        )
+
+    return Status(check)

@@ -20,6 +20,8 @@ from energyml.model.expression import Apply, Expression
 from energyml.model.types import REAL, Axis, TensorType
 from energyml.nets.bound import BoundType
 
+STEP_METHODS = ("start", "embed", "embed_soft", "step")  # of a step network, see energyml/nets/step.py
+
 
 def bind_labels(graph: Graph, source: Source, labels: Mapping[str, Sequence[str]] | None) -> Graph:
     """Fill in the label sets that come from data; all are known afterwards, or the missing ones are named."""
@@ -114,6 +116,12 @@ class NetBuilder:
                     )
                 ],
             )
+        if net.role == "step":
+            lacking = [one for one in STEP_METHODS if not callable(getattr(module, one, None))]
+            if lacking:
+                kind = type(module).__name__
+                why = f"a step network needs {', '.join(STEP_METHODS)}, and `{kind}` has no `{lacking[0]}`"
+                raise SpecError(self.source, [errors.diagnostic("E0507", net.span, target=target, problem=why)])
         return module, "masks" in inspect.signature(module.forward).parameters
 
     def _option(self, value: Any) -> Any:

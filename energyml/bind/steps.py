@@ -30,6 +30,7 @@ from energyml.bind.step_tables import StepTable, step_table
 from energyml.bind.tables import TableTerm
 from energyml.bind.tensors import Environment
 from energyml.bind.whole import StepwiseTerm
+from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.queries import View
 
@@ -184,6 +185,11 @@ class Steps:
         else:
             embedded = net.embed_soft(previous) if previous.is_floating_point() else net.embed(previous)
         scores, state = net.step(state, embedded, t)
+        if scores.shape != (embedded.shape[0], self.count):
+            raise EnergyError(
+                f"the step network `{term.body.net}` gave scores of shape {list(scores.shape)}, and "
+                f"`{term.body.variable}` has {self.count} labels: [{embedded.shape[0]}, {self.count}] is needed"
+            )
         if term.body.normalize == "local":
             raw, scores = scores, F.log_softmax(scores, -1)
             log_z = raw.amax(-1) - scores.amax(-1)

@@ -14,6 +14,7 @@ from energyml.bind.gains import Gain
 from energyml.bind.places import constant_exists, owner_of, positions, roomy, value_constants
 from energyml.diagnostics import Source, SpecError
 from energyml.ir.graph import Affine, Binding, Graph, Range
+from energyml.model.declared import NetSignature
 from energyml.model.expression import (
     Apply,
     At,
@@ -177,9 +178,32 @@ class Compiler:
             result: Tensor = module(*values) if masks is None else module(*values, masks=masks)
         except (RuntimeError, ValueError, TypeError, IndexError) as problem:
             text = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
-            diagnostic = errors.diagnostic("E0511", self.graph.nets[net].span, name=net, problem=text)
-            raise SpecError(self.source, [diagnostic]) from problem
+            raise self._failed(net, text) from problem
+        self._check_shape(net, result)
         return result
+
+    def _failed(self, net: str, problem: str) -> SpecError:
+        return SpecError(
+            self.source, [errors.diagnostic("E0511", self.graph.nets[net].span, name=net, problem=problem)]
+        )
+
+    def _check_shape(self, net: str, result: object) -> None:
+        """A network of the user's own gives what it is declared to give: as many axes, and those of fixed size."""
+        declared = self.graph.nets[net].declared
+        if not isinstance(declared, NetSignature):
+            return
+        if not isinstance(result, Tensor):
+            raise self._failed(net, f"it gave a {type(result).__name__}, not a tensor")
+        wanted: list[int | str] = ["B"]
+        for axis in declared.output.axes:
+            extent = axis.extent
+            labels = self.graph.label_sets[extent.name].labels or () if extent.kind == "labels" else ()
+            wanted.append({"labels": len(labels), "number": extent.offset}.get(extent.kind, str(extent)))
+        found = list(result.shape)
+        same = [isinstance(want, str) or want == size for want, size in zip(wanted, found, strict=False)]
+        if len(found) != len(wanted) or not all(same):
+            shown = ", ".join(map(str, wanted))
+            raise self._failed(net, f"it gave a tensor of shape {found}, and is declared to give [{shown}]")
 
     # ----------------------------------------------------------------------------------------------------------- lifted
 

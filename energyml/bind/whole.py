@@ -31,6 +31,12 @@ class StepwiseTerm(BoundTerm):
         self.aligned = [_axes_over(one.type.axes, self.dim) for one in body.given]
         labels = graph.label_sets[graph.variables[body.variable].type.element].labels or ()
         self.count = len(labels)
+        if body.end is not None and body.end not in labels:
+            name = graph.variables[body.variable].type.element
+            raise EnergyError(
+                f"the sequence `{body.variable}` ends with `{body.end}`, which is no label of `{name}`; "
+                f"write `labels {name} from data(end: '{body.end}')`, or list it"
+            )
         self._end = labels.index(body.end) if body.end is not None else None
 
     @property

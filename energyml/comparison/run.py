@@ -339,9 +339,12 @@ class _Comparing:
         """[B]: the scores of gold labels; NaN for examples that lack one.  What networks gave the backend is shared."""
         problem = posterior.problem
         score = problem.score({name: batch.tensors[name].clamp(min=0) for name in self.outputs})
+        ends = problem.ends()
         for name in self.outputs:
             lacks, cells = batch.tensors[name] < 0, problem.env.batch.cells(name, self.model.graph.variables[name].dims)
             lacks = lacks if cells is None else lacks & cells
+            if name in ends:  # there are no cells behind the label that ends an answer
+                lacks &= (batch.tensors[name] == ends[name]).cumsum(1) == 0
             score = score.masked_fill(lacks.reshape(len(batch), -1).any(1), float("nan"))
         return score
 

@@ -17,6 +17,7 @@ class ObjectiveCard(Card):
 
     Attributes:
         asks: the queries that any backend may answer for it.
+        alone: the option and the value with which it asks nothing, but searches or draws on its own.
         view: a view that every term must offer, where the objective looks at terms directly.
         players: whose parameters move, in turns on each batch: `infer` (those that the backend owns), `model` (the
             energy's); all at once when empty.
@@ -25,6 +26,7 @@ class ObjectiveCard(Card):
     asks: tuple[str, ...] = ()
     view: View | None = None
     players: tuple[str, ...] = ()
+    alone: tuple[str, object] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,10 @@ def _objective(
     implementation: str | None = None,
     view: View | None = None,
     players: tuple[str, ...] = (),
+    alone: tuple[str, object] | None = None,
 ) -> ObjectiveCard:
     options = (*own, *STAGE_OPTIONS)
-    return ObjectiveCard("objective", name, summary, options, 0, implementation, source, asks, view, players)
+    return ObjectiveCard("objective", name, summary, options, 0, implementation, source, asks, view, players, alone)
 
 
 _SCALING = "Shevchenko & Osokin 2019"
@@ -161,6 +164,7 @@ CARDS: tuple[Card, ...] = (
         source=f"{_BEAMS}, section 2.5",
         implementation="energyml.objectives.beam_hinge:beam_hinge",
         view=View.STEP,
+        alone=("relax", False),
     ),
     _objective(
         "infnet_loss",
@@ -205,6 +209,7 @@ CARDS: tuple[Card, ...] = (
         Option("sharpness", Real(0, open_low=True), 1.0, "what scores are multiplied by"),
         source="Smith & Eisner 2006; Shen et al. 2016",
         implementation="energyml.objectives.minimum_risk:minimum_risk",
+        alone=("over", "samples"),
     ),
     _objective(
         "distill",

@@ -65,7 +65,7 @@ def tracked_beam(
     state, previous = steps.start(), None
     for t in range(size):
         scores, state = steps.advance(state, previous, t)
-        candidates = score.unsqueeze(2) + scores.reshape(batch, score.shape[1], -1)
+        candidates = score.unsqueeze(2) + scores.reshape(batch, score.shape[1], steps.count)
         if cost is not None:
             candidates = candidates + cost[:, t].unsqueeze(1)
         best, row, label = _best(candidates, width)

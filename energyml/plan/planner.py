@@ -118,8 +118,10 @@ def _why(verdict: Verdict, passed_over: list[Verdict], structure: Structure) -> 
 
 
 def asked(selection: Selection) -> tuple[str, ...]:
-    """The queries that an objective or a decoder asks."""
-    return cast("ObjectiveCard | DecoderCard", selection.card).asks
+    """The queries that an objective or a decoder asks, with the options that were chosen."""
+    card = cast("ObjectiveCard | DecoderCard", selection.card)
+    alone = getattr(card, "alone", None)
+    return () if alone is not None and selection[alone[0]] == alone[1] else card.asks
 
 
 def objective_refusal(objective: Selection, verdict: Verdict, structure: Structure) -> Refusal | None:

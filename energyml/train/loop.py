@@ -136,7 +136,8 @@ class Trainer:
                     self._turn(state, player)
                 state.optimizer.zero_grad(set_to_none=True)
                 value: Tensor = loss(moved) if player is None else loss(moved, player)
-                value.backward()
+                if value.requires_grad:  # a batch without cells is a constant
+                    value.backward()
                 if clip is not None:
                     nn.utils.clip_grad_norm_(list(state.moving.values()), float(clip))
                 if self.settings.device.type == "cpu" or number % PATIENCE == 0:

@@ -108,18 +108,20 @@ def test_draws_without_replacement_follow_their_law() -> None:
     assert chi_square(counts.flatten(), 500 * expected.flatten()) < 1.8
 
 
-def test_inclusion_weights_are_unbiased() -> None:
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_inclusion_weights_are_unbiased(count: int) -> None:
     """The weighted sum of a function of the draws has its expectation as mean (Kool et al. 2019, section 4.2)."""
     example = tagger("gru", size=2, kind="plain")
     steps = example.infer("stochastic_beam").problem.steps()
     every = torch.cartesian_prod(torch.arange(3), torch.arange(3)).expand(3, -1, -1)
     with torch.no_grad():
-        wanted = (steps.score(every).exp() * (every[..., 1] == 1)).sum(1)
+        chances = steps.score(every).exp()
+        wanted = torch.stack([(chances * (every[..., 1] == 1)).sum(1), chances.sum(1)], -1)
         random, estimates = generator(), []
         for _ in range(500):
-            draws = without_replacement(steps, Proposal(), 3, random)
+            draws = without_replacement(steps, Proposal(), count, random)
             weights = (draws.log_proposal - draws.log_inclusion).exp()
-            estimates.append((weights * (draws.labels[..., 1] == 1)).sum(1))
+            estimates.append(torch.stack([(weights * (draws.labels[..., 1] == 1)).sum(1), weights.sum(1)], -1))
     found = torch.stack(estimates)
     assert ((found.mean(0) - wanted).abs() < 4 * found.std(0) / 500**0.5 + 1e-9).all()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import energyml as em
 from energyml.backends.beam.search import Plan, Search
 from energyml.energy_model import BackendRefused
+from energyml.queries import Quality
 from tests.beam.models import DECODERS, FREE_TABLES, MIXED, tagger, translation
 from tests.beam.test_steps import EXAMPLES, every_decoder, every_example
 
@@ -219,3 +221,79 @@ def test_nothing_to_search() -> None:
                 assert tagger(decoder).model.infer(using=using, x=nobody).map()["y"].shape == (0, 4)
         for using in ("ancestral", "stochastic_beam"):
             assert tagger().model.infer(using=using, x=nobody).sample(2)["y"].shape == (2, 0, 4)
+
+
+def test_a_search_that_ran_out_of_nodes_proves_nothing() -> None:
+    example = tagger("gru", size=4, kind="plain")
+    with torch.no_grad():
+        short, whole = (example.infer(f"best_first(nodes: {nodes})").ask("map") for nodes in (1, 10_000))
+    assert (short.quality, whole.quality) == (Quality.LOWER, Quality.EXACT)
+
+
+SEQUENCE = """\
+labels Tag = {A, B}
+dim T
+input u : real[T, 3]
+output y : Tag[T]
+net decoder = DECODER
+sequence y { step: decoder, given: u }
+"""
+NOTHING = "forbid [t in T] y[t] = A\nforbid [t in T] y[t] = B\n"
+
+
+@pytest.mark.parametrize("backend", ["greedy", "beam", "relaxed_beam", "ancestral"])
+def test_examples_without_an_answer_are_told(backend: str) -> None:
+    spec = SEQUENCE.replace("DECODER", "lstm_decoder(hidden: 4, attention: aligned)")
+    query = {"count": 2} if backend == "ancestral" else {}
+    for rules, fine in (("", True), (NOTHING, False)):
+        posterior = em.compile(spec + rules, seed=0).infer(u=torch.zeros(2, 3, 3), using=backend)
+        assert posterior.ask("sample" if query else "map", **query).status.ok == fine
+
+
+class NoEmbedding(nn.Module):
+    """A step network that lacks a method."""
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.labels = labels
+
+    def start(self, given: object, masks: object, batch: int) -> tuple[torch.Tensor]:
+        return (torch.zeros(batch, 1),)
+
+    def step(self, state: object, embedding: torch.Tensor, t: int) -> tuple[torch.Tensor, object]:
+        return torch.zeros(embedding.shape[0], 1), state
+
+    def forward(self) -> None: ...
+
+
+class OneScore(NoEmbedding):
+    """One that gives one score in place of one for each label."""
+
+    def embed(self, labels: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(labels), 1)
+
+    def embed_soft(self, probabilities: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(probabilities), 1)
+
+
+def test_step_networks_of_ones_own_are_checked() -> None:
+    spec = SEQUENCE.replace("net decoder =", "net decoder : step(Tag) =")
+    own = "python('tests.beam.test_search:{}', labels: Tag)"
+    with pytest.raises(em.EnergyError, match="`NoEmbedding` has no `embed`"):
+        em.compile(spec.replace("DECODER", own.format("NoEmbedding")))
+    model = em.compile(spec.replace("DECODER", own.format("OneScore")))
+    with pytest.raises(em.EnergyError, match=r"`decoder` gave scores of shape \[2, 1\], and `y` has 2 labels"):
+        model.infer(u=torch.zeros(2, 3, 3), using="beam").map()
+
+
+def test_an_end_label_that_data_did_not_bring_is_told() -> None:
+    spec = """\
+labels Word from data
+dim T free <= 4
+input u : real[3]
+output y : Word[T]
+net decoder = lstm_decoder(hidden: 4)
+sequence y { step: decoder, given: u, end: '</s>' }
+"""
+    with pytest.raises(em.EnergyError, match=r"from data\(end: '</s>'\)"):
+        em.compile(spec, labels={"Word": ["a", "b"]})

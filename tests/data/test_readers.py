@@ -419,3 +419,11 @@ def test_only_the_source_of_pairs_is_needed_to_predict() -> None:
     known = {"Source": ["ja", "<unk>"], "Target": ["yes", "<unk>", "</s>"]}
     part = next(stream_data(source, "new", known, root={"new": "ja\nnein\n"}))
     assert torch.equal(part.batch().tensors["source"], torch.tensor([[0], [1]]))
+
+
+def test_predictions_for_pairs_line_up_with_the_lines_of_the_source() -> None:
+    reader = "pairs('a.de', 'a.en', validation: 0)"
+    known = load(TRANSLATION, reader, {"a.de": "ja ja\nja\n", "a.en": "yes\nyes yes\n"}).vocabularies
+    source = Source("spec.energy", f"{TRANSLATION}data {reader}\n")
+    parts = list(stream_data(source, "new", known, root={"new": "ja\n\nja ja\n"}))
+    assert [len(example.values["source"]) for part in parts for example in part.examples or ()] == [1, 0, 2]

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import energyml as em
 from energyml.diagnostics import EnergyError
@@ -130,3 +132,48 @@ def test_a_decoder_of_several_answers_predicts_all_of_them(tmp_path: Path, decod
             assert [one["score"] for one in answers] == sorted((one["score"] for one in answers), reverse=True)
         else:
             assert len(answers) == 4
+
+
+class Flat(nn.Module):
+    """Gives [B, T, 1], whatever it is declared to give."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[..., :1]
+
+
+def test_networks_of_ones_own_give_what_they_are_declared_to_give(tmp_path: Path) -> None:
+    """A result that would broadcast trains something else without a word."""
+    spec = write_task(tmp_path)
+    own = "net f : (real[T, 4]) -> real[T, Tag] = python('tests.train.test_checks:Flat')"
+    spec.write_text(spec.read_text().replace("net f = mlp(out: Tag, hidden: 8, dropout: 0.3)", own))
+    with pytest.raises(EnergyError, match=r"and is declared to give \[B, T, 3\]"):
+        trained(spec)
+
+
+def write_sequence(folder: Path, train: str) -> Path:
+    """The small task as a sequence that a greedy search decodes."""
+    spec = write_task(folder)
+    changes = {
+        "chain y { unary: f(x), pair: W }": "sequence y { step: decoder, given: f(x) }",
+        "param W : real[from: Tag, to: Tag] = normal(0.1)": "net decoder = lstm_decoder(hidden: 4, attention: aligned)",
+        "infer exact": "infer greedy",
+        f"train marginal_ce {{ {STAGE} }}": f"train {train}",
+    }
+    text = spec.read_text()
+    for before, after in changes.items():
+        assert before in text
+        text = text.replace(before, after)
+    spec.write_text(text)
+    return spec
+
+
+@pytest.mark.parametrize("objective", ["beam_hinge { relax: false }", "minimum_risk { over: samples }"])
+def test_objectives_that_search_on_their_own_ask_nothing_of_the_backend(tmp_path: Path, objective: str) -> None:
+    trained(write_sequence(tmp_path, objective), limit=1)
+
+
+def test_a_batch_without_cells_moves_nothing(tmp_path: Path) -> None:
+    spec = write_sequence(tmp_path, "teacher_forcing { epochs: 1, batch: 1 }")
+    lines = (tmp_path / "train.jsonl").read_text().splitlines()[:6]
+    (tmp_path / "train.jsonl").write_text("\n".join([*lines, json.dumps({"x": [], "y": []})]) + "\n")
+    trained(spec, data="jsonl('train.jsonl', validation: 0)")

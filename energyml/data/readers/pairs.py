@@ -54,10 +54,8 @@ class Pairs(Reader):
         """A pair at a time; where the target is not wanted, its file is not read."""
         split, lower = self.options["split"], self.options["lower"]
         if wanted is not None and "target" not in wanted:
-            for line in lines(self.root, files[0]):
-                source = tokens(line.text, split, lower)
-                if source:
-                    yield Example({"source": source}, line.file, line.number)
+            for line in lines(self.root, files[0]):  # empty lines too: predictions are read line by line
+                yield Example({"source": tokens(line.text, split, lower)}, line.file, line.number)
             return
         for number, (first, second) in enumerate(zip_longest(*(lines(self.root, one) for one in files)), start=1):
             if first is None or second is None:
