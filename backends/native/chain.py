@@ -7,7 +7,6 @@ magnitude.
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +26,6 @@ LARGEST = 2**26
 
 _FORWARD, _BACKWARD, _BOTH = range(3)
 _LANES = {torch.float32: 8, torch.float64: 4}
-# Weights of the usual loss, a sum of negative log-likelihoods: of the scores of labels, and of log-partitions.
-_USUAL = {torch.float32: array("f", (-1.0, 1.0)), torch.float64: array("d", (-1.0, 1.0))}
 
 
 def serves(unary: Tensor, pair: Tensor) -> bool:
@@ -68,14 +65,13 @@ def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Te
     `None` when a cell that exists has no label between 0 and C - 1.
     """
     run = _Run(unary.detach(), pair.detach(), count)
-    gold = run.gold(labels.to(torch.int64).contiguous())
-    if gold is None:
-        return None
-    if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
-        value: Tensor = _LogLikelihood.apply(unary, pair, run, gold)  # type: ignore[no-untyped-call]
-        return value
-    run.forward(None)
-    return run.likelihood(gold)
+    by_pair = torch.is_grad_enabled() and pair.requires_grad
+    taped = by_pair or (torch.is_grad_enabled() and unary.requires_grad)
+    found = run.likelihood(labels, taped, by_pair)
+    if found is None or not taped:
+        return found and found[0]
+    value: Tensor = _LogLikelihood.apply(unary, pair, run, found)  # type: ignore[no-untyped-call]
+    return value
 
 
 def nll_and_slopes(
@@ -86,13 +82,13 @@ def nll_and_slopes(
     inf, with zero gradients, where the labels are forbidden.  Otherwise as `log_likelihood`.
     """
     run = _Run(unary.detach(), pair.detach(), count)
-    gold = run.gold(labels.to(torch.int64).contiguous())
-    if gold is None:
+    found = run.likelihood(labels, True, True)
+    if found is None:
         return None
-    weight = torch.where(gold.score.isneginf(), 0.0, -1.0).to(unary.dtype) if gold.impossible else None
-    by_unary, by_pair = run.slopes(gold, weight, True)
+    value, gold = found
+    by_unary, by_pair = gold.slopes or run.slopes(gold, gold.possible(-torch.ones_like(value)), True)
     assert by_pair is not None
-    return -run.likelihood(gold), by_unary, by_pair
+    return value.neg_(), by_unary, by_pair
 
 
 def marginals(unary: Tensor, pair: Tensor, count: Tensor | None, pairs: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -124,13 +120,21 @@ def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, 
     return _Run(unary.detach(), pair.detach(), count).best()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Gold:
-    """Labels [B, T], their scores [B] in float64, and whether some of these are -inf."""
+    """Labels [B, T], their scores [B] in float64, whether some are -inf, and the gradients of minus their likelihoods.
+
+    There are no gradients where some labels are forbidden, and once they were given away.
+    """
 
     labels: Tensor
     score: Tensor
     impossible: bool
+    slopes: tuple[Tensor, Tensor | None] | None
+
+    def possible(self, weight: Tensor) -> Tensor:
+        """Weights [B], 0 for examples whose labels are forbidden."""
+        return weight.masked_fill(self.score.isneginf(), 0) if self.impossible else weight
 
 
 class _Run:
@@ -188,23 +192,18 @@ class _Run:
         )  # fmt: skip
         return by_unary, by_pair
 
-    def slopes(self, gold: _Gold, weight: Tensor | None, pairs: bool) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the sum of log-likelihoods with weights [B], -1 when left out; fills the log-partitions."""
+    def slopes(self, gold: _Gold, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the sum of log-likelihoods with weights [B]; fills the log-partitions."""
         assert kernels is not None
         by_unary = torch.empty_like(self.unary)
         by_pair = torch.empty_like(self.pair) if pairs else None
-        if weight is None:
-            usual = _USUAL[self.unary.dtype]
-            own, stride = usual.buffer_info()[0], 0
-            minus = own + usual.itemsize
-        else:
-            opposite = -weight
-            own, minus, stride = weight.data_ptr(), opposite.data_ptr(), weight.stride(0)
+        opposite, stride = -weight, weight.stride(0)
         first, second = by_unary.data_ptr(), 0 if by_pair is None else by_pair.data_ptr()
         kernels.chain_run(
-            *self.chain, 0, self.state.data_ptr(), minus, stride, first, second, *self.each, 0, 0, _BOTH, self.threads
-        )
-        kernels.chain_counts(*self.chain, gold.labels.data_ptr(), own, stride, first, second)
+            *self.chain, 0, self.state.data_ptr(), opposite.data_ptr(), opposite.stride(0), first, second, *self.each,
+            0, 0, _BOTH, self.threads,
+        )  # fmt: skip
+        kernels.chain_counts(*self.chain, gold.labels.data_ptr(), weight.data_ptr(), stride, first, second)
         return by_unary, by_pair
 
     def covariances(
@@ -230,17 +229,30 @@ class _Run:
         kernels.chain_best(*self.chain, labels.data_ptr(), score.data_ptr(), self.threads)
         return labels, score.to(self.unary.dtype)
 
-    def gold(self, labels: Tensor) -> _Gold | None:
-        """Labels [B, T] with their scores; `None` when a cell has none."""
+    def likelihood(self, labels: Tensor, slopes: bool, pairs: bool) -> tuple[Tensor, _Gold] | None:
+        """Log-likelihoods [B] of labels [B, T] and, if asked, gradients, in one call; `None`: a cell has no label."""
         assert kernels is not None
-        score = torch.empty(self.unary.shape[0], dtype=torch.float64)
-        impossible = kernels.chain_score(*self.chain, labels.data_ptr(), score.data_ptr())
-        return None if impossible < 0 else _Gold(labels, score, impossible > 0)
+        labels = labels.to(torch.int64).contiguous()
+        value = self.unary.new_empty(self.unary.shape[0])
+        score = torch.empty_like(value, dtype=torch.float64)
+        by_unary = torch.empty_like(self.unary) if slopes else None
+        by_pair = torch.empty_like(self.pair) if pairs else None
+        impossible = kernels.chain_likelihood(
+            *self.chain, labels.data_ptr(), score.data_ptr(), value.data_ptr(), self.state.data_ptr(),
+            0 if by_unary is None else by_unary.data_ptr(), 0 if by_pair is None else by_pair.data_ptr(), self.threads,
+        )  # fmt: skip
+        if impossible < 0:
+            return None
+        found = None if impossible or by_unary is None else (by_unary, by_pair)
+        return value, _Gold(labels, score, impossible > 0, found)
 
-    def likelihood(self, gold: _Gold) -> Tensor:
-        """[B]: the scores of labels less the log-partitions, subtracted in float64; after the forward pass."""
-        value = (gold.score - self.state[: self.unary.shape[0]]).to(self.unary.dtype)
-        return value.masked_fill(gold.score.isneginf(), float("-inf")) if gold.impossible else value
+    def common(self, weight: Tensor) -> float | None:
+        """The weight [B] that all examples have, or `None`."""
+        assert kernels is not None
+        shared: float | None = kernels.common_weight(
+            weight.dtype is torch.float64, weight.data_ptr(), weight.stride(0), weight.shape[0]
+        )
+        return shared
 
     def room(self) -> Tensor:
         """What the forward pass keeps for the backward pass: two rows of padded labels for each cell."""
@@ -302,39 +314,28 @@ class _LogLikelihood(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run, gold: _Gold) -> Tensor:
+    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run, found: tuple[Tensor, _Gold]) -> Tensor:
         ctx.save_for_backward(unary, pair)
-        ctx.run, ctx.gold, ctx.slopes = run, gold, None
-        if gold.impossible:
-            run.forward(None)
-        else:
-            ctx.slopes = run.slopes(gold, None, ctx.needs_input_grad[1])
-        return run.likelihood(gold)
+        value, ctx.gold = found
+        ctx.run = run
+        return value
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,) = gradients
-        run, gold, slopes = ctx.run, ctx.gold, ctx.slopes
-        if gold.impossible:
-            weight = weight.masked_fill(gold.score.isneginf(), 0)
+        run, gold = ctx.run, ctx.gold
+        weight = gold.possible(gradients[0])
         if torch.is_grad_enabled():
             unary, pair = ctx.saved_tensors
             return *_differentiable(unary, pair, run.lengths, gold, weight), None, None
-        ctx.slopes = None  # the caller may write into them
-        if slopes is None or not _all_equal(weight):
-            by_unary, by_pair = run.slopes(gold, weight, ctx.needs_input_grad[1])
-        else:
-            by_unary, by_pair = slopes
-            scale = -float(weight[0])
-            if scale != 1:
-                by_unary.mul_(scale)
-                by_pair = None if by_pair is None else by_pair.mul_(scale)
-        return by_unary if ctx.needs_input_grad[0] else None, by_pair, None, None
-
-
-def _all_equal(weight: Tensor) -> bool:
-    """Whether all examples weigh the same: expanded, as from `-x.sum()`, or written out, as from `(-x).sum()`."""
-    return weight.stride(0) == 0 or bool((weight == weight[0]).all())
+        slopes, gold.slopes = gold.slopes, None  # the caller may write into them
+        common = None if slopes is None else run.common(weight)
+        if slopes is None or common is None:
+            slopes = run.slopes(gold, weight, ctx.needs_input_grad[1])
+        elif common != -1:
+            for one in slopes:
+                if one is not None:
+                    one.mul_(-common)
+        return slopes[0] if ctx.needs_input_grad[0] else None, slopes[1], None, None
 
 
 def _differentiable(

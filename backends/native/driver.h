@@ -63,8 +63,6 @@ static void choose_answered(const Chain<In>& chain, const Answer<In>& answer, co
     }
 }
 
-enum Passes { FORWARD, BACKWARD, BOTH };
-
 template <class In, class T>
 static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, Passes passes,
                         int threads) {

@@ -104,16 +104,6 @@ template <class In> static long score(const Chain<In>& chain, const int64_t* lab
     return impossible;
 }
 
-// chain_score(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, score) -> how many are -inf; -1: labels lack
-static PyObject* chain_score(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, CHAIN + 2)) return nullptr;
-    const int64_t* labels = pointer<const int64_t>(args, CHAIN);
-    double* out = pointer<double>(args, CHAIN + 1);
-    const long found = whole(args, 0) ? score(chain_of<double>(args), labels, out) : score(chain_of<float>(args), labels, out);
-    if (PyErr_Occurred()) return nullptr;
-    return PyLong_FromLong(found);
-}
-
 // Add the weight of each chain where its labels are: the gradient of their score.
 template <class In> static void add_counts(const Chain<In>& chain, const int64_t* labels, const In* weight, int64_t stride, In* unary, In* pair) {
     for (int64_t b = 0; b < chain.batch; ++b) {
@@ -140,6 +130,52 @@ static PyObject* chain_counts(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Py_RETURN_NONE;
 }
 
+// Log-likelihoods of labels and, where all are possible, the gradients of minus their sum; what `score` returns.
+template <class In> static bool likelihood(PyObject* const* args, long& found) {
+    const Chain<In> chain = chain_of<In>(args);
+    Arguments more{args + CHAIN};
+    const int64_t* labels = more.pointer<const int64_t>();
+    double* gold = more.pointer<double>();
+    In* value = more.pointer<In>();
+    double* log_z = more.pointer<double>();
+    In *unary = more.pointer<In>(), *pair = more.pointer<In>();
+    const int threads = static_cast<int>(more.number());
+    return unlocked([&] {
+        found = score(chain, labels, gold);
+        if (found < 0) return;
+        const bool slopes = unary && found == 0;
+        const Answer<In> answer{nullptr, log_z, reinterpret_cast<uint8_t*>(log_z + chain.batch), nullptr, 0, slopes ? unary : nullptr,
+                                slopes ? pair : nullptr, chain.pair_example, chain.pair_step, nullptr, nullptr};
+        kernels<In>.run(chain, answer, slopes ? BOTH : FORWARD, threads);
+        const In minus = -1;
+        if (slopes) add_counts(chain, labels, &minus, 0, unary, pair);
+        for (int64_t b = 0; b < chain.batch; ++b) value[b] = static_cast<In>(gold[b] == -INFINITY ? gold[b] : gold[b] - log_z[b]);
+    });
+}
+
+// chain_likelihood(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, score, value, state, by_unary, by_pair, threads)
+//   -> how many are -inf; -1: labels lack
+static PyObject* chain_likelihood(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, CHAIN + 7)) return nullptr;
+    long found = 0;
+    if (!(whole(args, 0) ? likelihood<double>(args, found) : likelihood<float>(args, found))) return nullptr;
+    return PyLong_FromLong(found);
+}
+
+template <class In> static PyObject* common(const In* weight, int64_t stride, int64_t batch) {
+    for (int64_t b = 1; stride != 0 && b < batch; ++b)
+        if (weight[b * stride] != weight[0]) Py_RETURN_NONE;
+    return PyFloat_FromDouble(batch > 0 ? static_cast<double>(weight[0]) : 0);
+}
+
+// common_weight(double?, weight, weight_stride, B) -> the weight that all chains have, or None
+static PyObject* common_weight(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, 4)) return nullptr;
+    const int64_t stride = whole(args, 2), batch = whole(args, 3);
+    if (PyErr_Occurred()) return nullptr;
+    return whole(args, 0) ? common(pointer<const double>(args, 1), stride, batch) : common(pointer<const float>(args, 1), stride, batch);
+}
+
 static PyObject* has_openmp(PyObject*, PyObject*) {
 #ifdef _OPENMP
     Py_RETURN_TRUE;
@@ -155,9 +191,10 @@ static PyObject* has_openmp(PyObject*, PyObject*) {
 static PyMethodDef methods[] = {
     {"chain_run", FAST(chain_run), METH_FASTCALL, "Log-partitions of a batch of chains, and their gradients."},
     {"chain_best", FAST(chain_best), METH_FASTCALL, "Best labels and scores of a batch of chains."},
-    {"chain_score", FAST(chain_score), METH_FASTCALL, "Scores of given labels."},
+    {"chain_likelihood", FAST(chain_likelihood), METH_FASTCALL, "Log-likelihoods of given labels, and the gradients of minus their sum."},
     {"chain_counts", FAST(chain_counts), METH_FASTCALL, "Gradients of the scores of given labels, added."},
     {"chain_covariances", FAST(chain_covariances), METH_FASTCALL, "Gradients of a function of the marginals."},
+    {"common_weight", FAST(common_weight), METH_FASTCALL, "The weight that all chains of a batch have, if they have one."},
     {"has_openmp", energyml::has_openmp, METH_NOARGS, "Whether the module was built with OpenMP."},
     {nullptr, nullptr, 0, nullptr}};
 

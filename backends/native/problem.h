@@ -34,6 +34,9 @@ template <class In> struct Chain {
 // Which way an example was answered: in exp space in the scores' own type or in double, or with an exponent for every number.
 enum Tier : uint8_t { NARROW = 0, WIDE = 1, EXTENDED = 2, EXTENDED_WIDE = 3 };
 
+// What is done in one call: log-partitions, gradients from what an earlier call kept, or all at once.
+enum Passes { FORWARD, BACKWARD, BOTH };
+
 // Where the answers go.  Gradients are those of the weighted sum of log-partitions.
 template <class In> struct Answer {
     In* value;      // [B]: log Z in the scores' own type, or null
