@@ -327,15 +327,16 @@ class Steps:
         made.allowed = None if self.allowed is None else self.allowed[examples]
         made.along = Along(self.along.size, None if self.along.count is None else made.lengths)
         flat = (examples.unsqueeze(1) * rows + torch.arange(rows, device=examples.device)).flatten()
-        nets = []
-        for term, one in zip(self.nets, state.nets, strict=True):
-            by_row = self._by_row(term)
-            kept = {
-                name: getattr(one, name).index_select(0, flat if by_row is None or name in by_row else examples)
-                for name in one._fields
-            }
-            nets.append(one._replace(**kept))
-        return made, State(tuple(nets), *(tensor.index_select(0, flat) for tensor in state[1:]))
+        nets = tuple(
+            _mapped(
+                one,
+                self._by_row(term),
+                lambda tensor: tensor.index_select(0, flat),
+                lambda tensor: tensor.index_select(0, examples),
+            )
+            for term, one in zip(self.nets, state.nets, strict=True)
+        )
+        return made, State(nets, *(tensor.index_select(0, flat) for tensor in state[1:]))
 
     def blend(self, state: State, weights: Tensor) -> State:
         """The state of mixed rows: weights [B, k, n] make k rows of each example from its n rows.
@@ -407,10 +408,26 @@ def _mixed_with_end(total: Tensor, alive: Tensor, ends: Tensor) -> Tensor:
     return torch.where(gone, _only(ends, total.dtype), torch.where(ends & some, closing, going))
 
 
-def _mapped(state: Any, by_row: tuple[str, ...] | None, change: Any) -> Any:
-    """A network's state with the fields that have a row for each hypothesis changed."""
-    names = state._fields if by_row is None else by_row
-    return state._replace(**{name: change(getattr(state, name)) for name in names})
+def _mapped(state: Any, by_row: tuple[str, ...] | None, change: Any, other: Any = lambda tensor: tensor) -> Any:
+    """A network's state with the tensors that have a row for each hypothesis changed, and `other` done to the rest."""
+    if by_row is None:
+        return _each(state, change)
+    return state._make(
+        change(tensor) if name in by_row else other(tensor) for name, tensor in zip(state._fields, state, strict=True)
+    )
+
+
+def _each(state: Any, change: Any) -> Any:
+    """A tree of tensors, tuples, lists and dictionaries with every tensor changed; what else is in it stays."""
+    if isinstance(state, Tensor):
+        return change(state)
+    if isinstance(state, tuple) and hasattr(state, "_make"):
+        return state._make(_each(one, change) for one in state)
+    if isinstance(state, list | tuple):
+        return type(state)(_each(one, change) for one in state)
+    if isinstance(state, dict):
+        return {name: _each(one, change) for name, one in state.items()}
+    return state
 
 
 def _repeated(state: Any, by_row: tuple[str, ...] | None, copies: int) -> Any:

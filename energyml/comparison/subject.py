@@ -115,6 +115,11 @@ def from_model(model: EnergyModel, data: Dataset | Data | str | None, wanted: Wa
         return Subject(name, model, _some(data, data.name), data.name)
     if isinstance(data, Data):
         return _chosen(name, model, data, data.vocabularies, None, wanted.root, wanted)
+    if data is not None and not isinstance(data, str):
+        raise EnergyError(
+            f"`data` must be a data set, loaded data or a reader in the spec's words, found {type(data).__name__}; "
+            "`em.data.load_data(model.compiled)` loads what the spec names, with a data set for each split"
+        )
     labels = {key: one.labels for key, one in model.graph.label_sets.items() if one.labels is not None}
     return _subject(name, model, labels, data, wanted.root, wanted)
 

@@ -9,11 +9,12 @@ input is the embedding of the start symbol (whose index is the number of labels)
 
 ``forced`` is all steps at once for labels that are known, for less where nothing has to be done step by step.
 
-A state is a named tuple of tensors with a leading batch axis.  The fields in ``varying`` change from step to step.  The
-fields in ``by_row`` have a row for each hypothesis, which a beam may gather, repeat or blend; the others have one row
-for all hypotheses of an example.  With n hypotheses of each of B examples, embeddings and the fields in ``by_row`` have
-B * n rows, those of an example standing together, and the other fields B.  A network without ``by_row`` gets B * n rows
-of everything.
+A state is a tree (tuples, lists, dictionaries) of tensors with a leading batch axis, which a beam may gather, repeat or
+blend; what else is in it stays as it is.  With n hypotheses of each of B examples, embeddings and all of these tensors
+have B * n rows, those of an example standing together.
+
+A named tuple may hold less: with ``by_row``, only the fields named there have a row for each hypothesis,
+and the others B, one for all hypotheses of an example.  The fields in ``varying`` change from step to step.
 """
 
 from energyml.nets.lstm_decoder import LSTMDecoder, LSTMState

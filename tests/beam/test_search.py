@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -284,6 +286,47 @@ def test_step_networks_of_ones_own_are_checked() -> None:
     model = em.compile(spec.replace("DECODER", own.format("OneScore")))
     with pytest.raises(em.EnergyError, match=r"`decoder` gave scores of shape \[2, 1\], and `y` has 2 labels"):
         model.infer(u=torch.zeros(2, 3, 3), using="beam").map()
+
+
+class Elman(OneScore):
+    """A recurrent network whose state is a tree of tensors in a form of its author's choice."""
+
+    def __init__(self, labels: int, form: str) -> None:
+        super().__init__(labels)
+        self.form = form
+        self.words = nn.Embedding(labels + 1, 4)
+        self.cell, self.out = nn.RNNCell(4, 5), nn.Linear(5, labels)
+
+    def start(self, given: object, masks: object, batch: int) -> object:
+        return self._packed(torch.zeros(batch, 5))
+
+    def embed(self, labels: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.words(labels)
+        return found
+
+    def embed_soft(self, probabilities: torch.Tensor) -> torch.Tensor:
+        return probabilities @ self.words.weight[: probabilities.shape[-1]]
+
+    def step(self, state: Any, embedding: torch.Tensor, t: int) -> tuple[torch.Tensor, object]:
+        hidden = {"tensor": lambda: state, "tuple": lambda: state[0], "dict": lambda: state["deep"][0]}[self.form]()
+        hidden = self.cell(embedding, hidden)
+        return self.out(hidden), self._packed(hidden)
+
+    def _packed(self, hidden: torch.Tensor) -> object:
+        return {"tensor": hidden, "tuple": (hidden, None), "dict": {"deep": [hidden], "steps": 3}}[self.form]
+
+
+@pytest.mark.parametrize("form", ["tensor", "tuple", "dict"])
+def test_states_of_ones_own_networks_are_trees_of_tensors(form: str) -> None:
+    spec = SEQUENCE.replace("net decoder =", "net decoder : step(Tag) =")
+    spec = spec.replace("DECODER", f"python('tests.beam.test_search:Elman', labels: Tag, form: '{form}')")
+    model, given = em.compile(spec, seed=0), {"u": torch.zeros(2, 3, 3)}
+    with torch.no_grad():
+        truth = model.infer(**given, using="enumerate").map()
+        for backend in (ALL, "best_first"):
+            same_answers(model.infer(**given, using=backend).map(), truth)
+        soft = model.infer(**given, using="relaxed_beam(width: 8, alpha: 1000)")
+        assert torch.equal(soft.ask("soft_decode").value["y"].argmax(-1), truth["y"])
 
 
 def test_an_end_label_that_data_did_not_bring_is_told() -> None:

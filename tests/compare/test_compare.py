@@ -121,6 +121,8 @@ def test_models_and_data_sets_of_ones_own(tmp_path: Path) -> None:
     again = em.compare(model, "exact", data=data, split="train", repeats=1)
     assert again.examples == 36 and not any("random" in note for note in again.notes)
     assert em.compare(model, "exact", root=tmp_path, repeats=1).examples == 15
+    with pytest.raises(em.EnergyError, match="a data set, loaded data or a reader in the spec's words, found list"):
+        em.compare(model, "exact", data=[{"y": torch.zeros(1, 2)}])  # type: ignore[arg-type]
 
 
 def test_fields_are_compared_by_their_modes(tmp_path: Path) -> None:
