@@ -63,6 +63,21 @@ static void choose_answered(const Chain<In>& chain, const Answer<In>& answer, co
     }
 }
 
+// Whether the first cell of every chain has finite scores that spread further than down to `lowest` below the largest.
+template <class In> static bool hopeless(const Chain<In>& chain, const std::vector<int64_t>& rows, double lowest) {
+    for (int64_t b : rows) {
+        if (chain.length(b) == 0) return false;
+        const In* row = chain.row(b, 0);
+        In top = -INFINITY, bottom = INFINITY;
+        for (int64_t c = 0; c < chain.labels; ++c) {
+            top = std::max(top, row[c]);
+            if (row[c] > -INFINITY) bottom = std::min(bottom, row[c]);
+        }
+        if (!(static_cast<double>(bottom) - top < lowest)) return false;
+    }
+    return true;
+}
+
 template <class In, class T>
 static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, Passes passes,
                         int threads) {
@@ -80,12 +95,13 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
     T floor = Limits<T>::varying_floor;
     int64_t every = 1;
     if (shared) {
-        exponentiate<T>(chain.pair, labels, Limits<T>::table_lift, table);
-        if (!(table.least >= Limits<T>::least)) {
+        measure<T>(chain.pair, labels, Limits<T>::table_lift, table);
+        floor = std::numeric_limits<T>::min() * std::max<T>(1, 1 / table.least);
+        if (!(table.least >= Limits<T>::least) || (tier != NARROW && hopeless(chain, rows, std::log(floor)))) {
             for (int64_t b : rows) ++answer.tier[b];
             return;
         }
-        floor = std::numeric_limits<T>::min() * std::max<T>(1, 1 / table.least);
+        exponentiate<T>(chain.pair, labels, table);
         every = rescale_every(table, labels);
     }
     std::vector<int64_t> local(each);
@@ -149,7 +165,7 @@ static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std:
     if (backward && answer.pair && answer.pair_step && !answer.pair_example) threads = 1;  // all chains add to the same tables
     const int64_t each = unit_size(chain, rows.size(), threads, ROWS);
     const int64_t units = (static_cast<int64_t>(rows.size()) + each - 1) / each;
-    const int64_t tables = extended_table_size(labels, padded);
+    const int64_t tables = extended_table_size<X>(labels, padded);
     const int64_t kept = passes == BOTH ? each * chain.size * padded : 0;
     const int64_t room = (5 * ROWS + 1) * padded + (shared ? 0 : tables) + (outer ? 2 * cells : 0) + 2 * kept;
     Buffer<X> memory(static_cast<size_t>(threads) * room + (shared ? tables : 0));

@@ -73,30 +73,40 @@ template <class X> struct Numbers {
 
 template <class X> struct ExtendedTable {
     Numbers<X> forward, backward;
-    X *forward_high, *backward_high;  // [padded]: the largest exponent of each column
+    X *forward_lines, *backward_lines;  // [panels, padded]: the largest exponent of each line of each panel
     bool exact;
 };
 
+template <class X> INLINE int64_t panels_of(int64_t padded) {
+    int64_t count = 0;
+    for (int64_t left = padded / Lanes<X>::count; left > 0; left -= panel_width(left)) ++count;
+    return count;
+}
+
 template <class X> INLINE ExtendedTable<X> extended_table_in(X* memory, int64_t labels, int64_t padded) {
     const int64_t cells = labels * padded;
-    return {{memory, memory + cells}, {memory + 2 * cells, memory + 3 * cells}, memory + 4 * cells, memory + 4 * cells + padded, true};
+    X* lines = memory + 4 * cells;
+    return {{memory, memory + cells}, {memory + 2 * cells, memory + 3 * cells}, lines, lines + panels_of<X>(padded) * padded, true};
 }
-INLINE int64_t extended_table_size(int64_t labels, int64_t padded) { return 4 * labels * padded + 2 * padded; }
+template <class X> INLINE int64_t extended_table_size(int64_t labels, int64_t padded) {
+    return (4 * labels + 2 * panels_of<X>(padded)) * padded;
+}
 
 template <class X, class In> INLINE E<X> load_exact(const In* row, int64_t column, int64_t labels, bool inside) {
     return __builtin_convertvector(load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity()), E<X>);
 }
 
-template <class X> static void highest_of_columns(const X* packed, int64_t labels, int64_t padded, X* out) {
+template <class X> static void highest_of_lines(const X* packed, int64_t labels, int64_t padded, X* out) {
     constexpr int lanes = Lanes<X>::count;
-    for (int64_t column = 0; column < padded;) {
+    for (int64_t column = 0; column < padded; out += padded) {
         const int64_t wide = panel_width((padded - column) / lanes) * lanes;
-        for (int64_t k = 0; k < wide; k += lanes) {
-            const X* entry = packed + column * labels + k;
-            V<X> high = load(entry);
-            for (int64_t i = 1; i < labels; ++i) high = larger<X>(load(entry + i * wide), high);
-            store(out + column + k, high);
+        const X* line = packed + column * labels;
+        for (int64_t i = 0; i < labels; ++i, line += wide) {
+            V<X> high = load(line);
+            for (int64_t k = lanes; k < wide; k += lanes) high = larger<X>(load(line + k), high);
+            out[i] = horizontal_max<X>(high);
         }
+        for (int64_t i = labels; i < padded; ++i) out[i] = void_exponent<X>();
         column += wide;
     }
 }
@@ -123,7 +133,7 @@ template <class X, class In> static void split_table(const In* pair, int64_t lab
         }
     }
     table.exact = horizontal_max<X>(most) <= Whole<X>::most;
-    highest_of_columns<X>(table.forward.exponent, labels, padded, table.forward_high);
+    highest_of_lines<X>(table.forward.exponent, labels, padded, table.forward_lines);
     if (!backward) return;
     transpose_packed<X>(table.forward.mantissa, labels, padded, table.backward.mantissa);
     transpose_packed<X>(table.forward.exponent, labels, padded, table.backward.exponent);
@@ -134,7 +144,7 @@ template <class X, class In> static void split_table(const In* pair, int64_t lab
             for (int64_t i = 0; i < labels; ++i) table.backward.exponent[column * labels + i * wide + c - column] = void_exponent<X>();
         column += wide;
     }
-    highest_of_columns<X>(table.backward.exponent, labels, padded, table.backward_high);
+    highest_of_lines<X>(table.backward.exponent, labels, padded, table.backward_lines);
 }
 
 template <class X> struct ExtendedScratch {
@@ -166,14 +176,14 @@ INLINE void sum_shifted(Numbers<X> in, Numbers<X> table, const int32_t* lines, i
     for (int p = 0; p < P; ++p) store(out + p * lanes, total[p]);
 }
 
-// Which of the numbers are at least so large; room for a vector more than there are.
-template <class X> INLINE int32_t at_least(const X* numbers, X least, int64_t labels, int32_t* found) {
+// Which of the sums of two numbers are at least so large; room for a vector more than there are.
+template <class X> INLINE int32_t at_least(const X* numbers, const X* more, X least, int64_t labels, int32_t* found) {
     int32_t count = 0;
 #ifdef TARGET_HAS_SCALE
     if constexpr (std::is_same_v<X, float>) {
         __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         for (int64_t i = 0; i < labels; i += 8) {
-            const __mmask8 here = _mm256_cmp_ps_mask(load(numbers + i), all<float>(least), _CMP_GE_OQ);
+            const __mmask8 here = _mm256_cmp_ps_mask(load(numbers + i) + load(more + i), all<float>(least), _CMP_GE_OQ);
             _mm256_storeu_si256(reinterpret_cast<__m256i*>(found + count), _mm256_maskz_compress_epi32(here, index));
             count += __builtin_popcount(here);
             index = _mm256_add_epi32(index, _mm256_set1_epi32(8));
@@ -183,36 +193,37 @@ template <class X> INLINE int32_t at_least(const X* numbers, X least, int64_t la
 #endif
     for (int32_t i = 0; i < labels; ++i) {
         found[count] = i;
-        count += numbers[i] >= least;
+        count += numbers[i] + more[i] >= least;
     }
     return count;
 }
 
-// The lines whose number is not too low even beside the largest entry of each of some columns: only they can matter there.
+// The lines whose number is not too low, even with the line's largest entry, beside the lowest of some columns' results: only they
+// can matter there.
 template <class X>
-INLINE int32_t lines_that_matter(const X* exponents, const X* high, const X* columns, int64_t labels, int64_t width, int32_t* lines) {
+INLINE int32_t lines_that_matter(const X* exponents, const X* highest, const X* results, int64_t labels, int64_t width, int32_t* lines) {
     constexpr int lanes = Lanes<X>::count;
     V<X> lowest = all<X>(std::numeric_limits<X>::max());
     for (int64_t c = 0; c < width; c += lanes) {
-        V<X> top = load(high + c);
-        lowest = top > all<X>(void_exponent<X>() / 2) ? smaller<X>(top - load(columns + c), lowest) : lowest;
+        V<X> top = load(results + c);
+        lowest = top > all<X>(void_exponent<X>() / 2) ? smaller<X>(top, lowest) : lowest;
     }
-    return at_least<X>(exponents, -horizontal_max<X>(-lowest) - Whole<X>::depth, labels, lines);
+    return at_least<X>(exponents, highest, -horizontal_max<X>(-lowest) - Whole<X>::depth, labels, lines);
 }
 
 // scratch.out [rows, padded] = scratch.in @ table; the exponents of the result are in scratch.high, its mantissas not yet in range.
 template <class X>
-static void extended_step(int rows, ExtendedScratch<X>& scratch, Numbers<X> table, const X* columns, int64_t labels, int64_t padded) {
+static void extended_step(int rows, ExtendedScratch<X>& scratch, Numbers<X> table, const X* highest, int64_t labels, int64_t padded) {
     constexpr int lanes = Lanes<X>::count;
     multiply<MaxSum, X>(rows, scratch.in.exponent, table.exponent, labels, padded, scratch.high);
-    for (int64_t column = 0; column < padded;) {  // rows inside, as a panel fits the cache and a table may not
+    for (int64_t column = 0; column < padded; highest += padded) {  // rows inside, as a panel fits the cache and a table may not
         const int wide = panel_width((padded - column) / lanes);
         const Numbers<X> here{table.mantissa + column * labels, table.exponent + column * labels};
         for (int r = 0; r < rows; ++r) {
             const Numbers<X> in{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded};
             const X* high = scratch.high + r * padded + column;
             X* out = scratch.out.mantissa + r * padded + column;
-            const int32_t count = lines_that_matter<X>(in.exponent, high, columns + column, labels, wide * lanes, scratch.lines);
+            const int32_t count = lines_that_matter<X>(in.exponent, highest, high, labels, wide * lanes, scratch.lines);
             if (wide == 3)
                 sum_shifted<X, 3>(in, here, scratch.lines, count, high, out);
             else if (wide == 2)
@@ -298,7 +309,7 @@ template <class In, class X> static void extended_forward(ExtendedUnit<In, X>& u
     for (int64_t t = 0; active > 0; active = active_at(lengths, active, ++t)) {
         if (t > 0) {
             extended_table_at(unit, t - 1, t == 1);
-            extended_step<X>(active, scratch, unit.table.forward, unit.table.forward_high, labels, padded);
+            extended_step<X>(active, scratch, unit.table.forward, unit.table.forward_lines, labels, padded);
         }
         for (int r = 0; r < active; ++r) {
             const Numbers<X> row{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded};
@@ -365,7 +376,7 @@ template <class In, class X> static bool extended_backward(ExtendedUnit<In, X>& 
     for (int64_t t = unit.count ? lengths[0] - 1 : -1; t >= 0; --t) {
         if (active > 0) {
             extended_table_at(unit, t, t == lengths[0] - 2);
-            extended_step<X>(active, scratch, unit.table.backward, unit.table.backward_high, labels, padded);
+            extended_step<X>(active, scratch, unit.table.backward, unit.table.backward_lines, labels, padded);
         }
         const int before = active;
         for (; active < unit.count && lengths[active] > t; ++active) {

@@ -104,8 +104,11 @@ template <class In, class T> INLINE bool table_at(Unit<In, T>& unit, int64_t t, 
     if (!first && chain.pair_step == 0) return true;
     unit.table.forward = unit.scratch.forward;
     unit.table.backward = unit.scratch.backward;
-    exponentiate<T>(chain.table(unit.rows[0], t), chain.labels, Limits<T>::table_lift, unit.table);
-    return unit.table.least * unit.floor >= std::numeric_limits<T>::min();
+    const In* pair = chain.table(unit.rows[0], t);
+    measure<T>(pair, chain.labels, Limits<T>::table_lift, unit.table);
+    if (!(unit.table.least * unit.floor >= std::numeric_limits<T>::min())) return false;
+    exponentiate<T>(pair, chain.labels, unit.table);
+    return true;
 }
 
 INLINE int active_at(const int64_t* lengths, int active, int64_t t) {
@@ -148,7 +151,7 @@ template <class In, class T> static void forward_unit(Unit<In, T>& unit) {
                 if (unit.alpha) copy_row<T>(row, padded, unit.kept(unit.alpha, start + r, t));
             }
         }
-        if (t % 4 == 0) {
+        if (t % 4 == 0 || t == 1) {
             bool hope = false;
             for (int r = 0; r < unit.count && !hope; ++r) hope = !any<T>(progress[r].bad);
             safe = safe && hope;

@@ -76,8 +76,8 @@ template <class T> struct ExpOf {
     INLINE V<T> operator()(V<T> x) const { return exponential<T>(x - shift); }
 };
 
-// exp(pair - max) and its transpose; with scores so far apart that it helps, times 2^lift.
-template <class T, class In> static void exponentiate(const In* pair, int64_t labels, int lift, Packed<T>& table) {
+// What a table is like: its shift, which with scores so far apart that it helps leaves room for 2^lift, and its smallest entry.
+template <class T, class In> static void measure(const In* pair, int64_t labels, int lift, Packed<T>& table) {
     constexpr int lanes = Lanes<T>::count;
     constexpr T nothing = -std::numeric_limits<T>::infinity();
     const int64_t cells = labels * labels;
@@ -92,6 +92,11 @@ template <class T, class In> static void exponentiate(const In* pair, int64_t la
     const T above = table.close ? 0 : lift * static_cast<T>(0.693147180559945309417);
     table.shift = top > nothing ? top - above : 0;
     table.least = top > nothing ? std::exp(bottom - table.shift) : 1;
-    pack<T>(pair, pair + cells, labels, table.forward, nothing, ExpOf<T>{all<T>(table.shift)});
+}
+
+// exp(pair - shift) and its transpose, of a table that was measured.
+template <class T, class In> static void exponentiate(const In* pair, int64_t labels, Packed<T>& table) {
+    constexpr T nothing = -std::numeric_limits<T>::infinity();
+    pack<T>(pair, pair + labels * labels, labels, table.forward, nothing, ExpOf<T>{all<T>(table.shift)});
     if (table.backward) transpose_packed<T>(table.forward, labels, padded_to<T>(labels), table.backward);
 }
