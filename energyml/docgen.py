@@ -192,7 +192,7 @@ def coverage() -> str:
         facts = [fact.removeprefix("has ").partition(":")[0] for fact in said]
         link = f"[{path.name}](examples/{path.name})"
         chosen = f"`{own.name if own else 'auto'}`"
-        rows.append((link, title, "; ".join(facts), chosen, _code(_running(compiled)) or "none yet"))
+        rows.append((link, title, "; ".join(facts), chosen, _code(_running(compiled)) or "none without its weights"))
     return table(("spec", "about", "structure", "its `infer`", "backends that run it today"), rows)
 
 

@@ -10,9 +10,18 @@ from importlib.util import find_spec
 
 from energyml import __version__, cards, grammar
 
-REQUIRED = ("torch", "lark", "networkx", "rich", "typer", "numpy", "torch-struct")
+REQUIRED = ("torch", "lark", "networkx", "rich", "typer", "numpy", "torch-struct", "safetensors", "opt_einsum")
+# package -> the extra of pyproject.toml that brings it, and what it is for
 OPTIONAL = {
-    "pygments": "highlighting of spec files",
+    "pillow": ("images", "the reader of images and masks"),
+    "sacrebleu": ("translation", "the metric bleu"),
+    "matplotlib": ("plots", "plots of runs and comparisons"),
+    "arviz": ("sampling", "draws as ArviZ data"),
+    "pyro-ppl": ("sampling", "the backend nuts, and models as Pyro distributions"),
+    "transformers": ("transformers", "pretrained masked language models"),
+    "scipy": ("ilp", "the backend ilp"),
+    "ray": ("ray", "sweeps on a cluster"),
+    "pygments": ("", "highlighting of spec files"),
 }
 
 
@@ -23,7 +32,9 @@ def examine() -> tuple[str, bool]:
     lines = [f"energyml {__version__}", f"python {platform.python_version()} on {system}", "", "needed"]
     lines += [f"  {name:<14}{_version(name) or 'MISSING: pip install ' + name}" for name in REQUIRED]
     lines += ["", "optional"]
-    lines += [f"  {name:<14}{_version(name) or 'not installed'}  ({what})" for name, what in OPTIONAL.items()]
+    lines += [
+        f"  {name:<14}{_version(name) or _absent(name, extra):<15} {what}" for name, (extra, what) in OPTIONAL.items()
+    ]
     lines += ["", "devices", *(f"  {line}" for line in _devices(missing))]
     lines += ["", "grammar", f"  {_tables()}"]
     lines += ["", "native kernels", f"  {_native(missing)}"]
@@ -37,6 +48,10 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _absent(name: str, extra: str) -> str:
+    return f"not installed: pip install {repr(f'energyml[{extra}]') if extra else name};"
 
 
 def _devices(missing: list[str]) -> list[str]:

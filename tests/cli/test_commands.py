@@ -3,13 +3,15 @@
 import io
 import json
 import os
+import re
 import stat
+import tomllib
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
-from energyml import cli
+from energyml import cli, doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.energy"))
@@ -143,6 +145,18 @@ def test_explain_error(energyml):
 def test_doctor(energyml):
     code, out, _ = energyml("doctor")
     assert code == 0 and "torch" in out and "exact" in out
+
+
+def test_doctor_knows_every_package_that_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def names(asked):
+        return {re.split("[<>=]", one)[0] for one in asked}
+
+    assert set(doctor.REQUIRED) == names(project["dependencies"])
+    for extra, asked in project["optional-dependencies"].items():
+        if extra != "dev":
+            assert {name for name, (brings, _) in doctor.OPTIONAL.items() if brings == extra} == names(asked)
 
 
 def test_fmt_rewrites_once(energyml, tmp_path):
