@@ -164,8 +164,9 @@ def _tensor(name: str, values: Any, model: EnergyModel, path: Path) -> Tensor:
         tensor = torch.tensor(values)
     except (ValueError, TypeError, RuntimeError) as problem:
         raise EnergyError(f"{path}: `{name}` is not a rectangular list of numbers or labels") from problem
-    if tensor.is_floating_point() and bool(tensor.isnan().any()):
-        raise EnergyError(f"{path}: `{name}` holds NaN, with which no answer has a score; correct the file")
+    for value, found in {"NaN": torch.isnan, "inf": torch.isposinf}.items():
+        if tensor.is_floating_point() and bool(found(tensor).any()):
+            raise EnergyError(f"{path}: `{name}` holds {value}, with which no answer has a score; correct the file")
     integral = declared is not None and (isinstance(declared.type, EdgeType) or element != REAL)
     return tensor.long() if integral else tensor.float()
 

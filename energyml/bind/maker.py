@@ -393,20 +393,21 @@ class BatchMaker:
                     raise self.fail("E0505", declared.span, name=name, labels=declared.type.element, **facts)
 
     def _numbers(self, declared: Input, tensor: Tensor, batch: Batch) -> None:
-        """Refuse NaN where there is a cell; of fields, their backends tell which examples fail."""
+        """Refuse NaN and inf where there is a cell; of fields, their backends tell which examples fail."""
         from energyml.nets.order import on_host
 
         if self.graph.fields or not on_host(tensor):
             return
-        # One pass without a copy; -inf and +inf together look like NaN, and then every number is looked at.
-        if not math.isnan(float(tensor.detach().sum())):
+        # One pass without a copy; where the sum is one of the two, every number is looked at.
+        if float(tensor.detach().sum()) < math.inf:
             return
-        bad = tensor.isnan() & _existing(declared, tensor, batch)
+        bad = (tensor.isnan() | tensor.isposinf()) & _existing(declared, tensor, batch)
         for name, mask in batch.masks.items():
             bad &= _over(declared, mask, self.graph.variables[name].dims)
         if bool(bad.any()):
             spot = bad.nonzero()[0].tolist()
-            raise self.fail("E0512", declared.span, name=declared.name, example=spot[0], place=spot[1:])
+            value = "NaN" if math.isnan(float(tensor[tuple(spot)])) else "inf"
+            raise self.fail("E0512", declared.span, name=declared.name, value=value, example=spot[0], place=spot[1:])
 
     def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
         for end, dim in enumerate(edges.ends):

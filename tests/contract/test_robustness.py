@@ -424,12 +424,15 @@ def test_a_scalar_without_an_answer_has_no_name() -> None:
         best.map().decode("t")
 
 
-def test_no_number_is_refused_only_where_there_is_a_cell() -> None:
-    """Behind the lengths and in the gaps of a mask anything may stand; -inf and +inf are numbers."""
+@pytest.mark.parametrize("value", ["NaN", "inf"])
+def test_no_number_is_refused_only_where_there_is_a_cell(value: str) -> None:
+    """Behind the lengths and in the gaps of a mask anything may stand; -inf forbids."""
     made, u = model(), scores()
-    u[1, 2, 0] = float("nan")
-    with pytest.raises(DataError, match=r"E0512.*`u` holds NaN in example 1, at \[2, 0\]"):
-        made.infer(u=u)
+    u[1, 2, 0] = float(value)
+    for beside in (float("-inf"), 0.0):
+        u[0, 0, 0] = beside
+        with pytest.raises(DataError, match=rf"E0512.*`u` holds {value} in example 1, at \[2, 0\]"):
+            made.infer(u=u)
     gap = torch.ones(2, 4, dtype=torch.bool)
     gap[1, 2] = False
     for around in ({"lengths": [4, 2]}, {"mask": gap}, {"mask": {"y": gap}}):

@@ -94,8 +94,9 @@ def test_nan_is_named(tmp_path: Path) -> None:
     spec.write_text(
         "labels L = {a, b}\ndim T\ninput u : real[T, L]\noutput y : L[T]\nfactor one [t in T] (y[t]) = u[t]\n"
     )
-    inputs.write_text('{"u": [[[NaN, 0.0]]]}')
-    assert "`u` holds NaN" in failure(str(spec), "--inputs", str(inputs))
+    for value, name in (("NaN", "NaN"), ("Infinity", "inf")):
+        inputs.write_text(f'{{"u": [[[{value}, 0.0]]]}}')
+        assert f"`u` holds {name}" in failure(str(spec), "--inputs", str(inputs))
     model = em.compile(
         "labels L = {a, b}\ndim T = 2\noutput y : L[T]\nparam w : real[L]\nfactor one [t in T] (y[t]) = w\n"
     )
