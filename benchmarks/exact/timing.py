@@ -13,10 +13,6 @@ from dataclasses import dataclass
 
 Call = Callable[[], object]
 
-# Threads of some libraries spin for a while after a call and would take a core from whoever comes next: with more than
-# one thread, contestants wait until it is quiet, and warm up again.
-QUIET = 0.0 if os.environ.get("OMP_NUM_THREADS") == "1" else 0.04
-
 # Wall time; `cpu` counts the processor time of this process instead, for a look with one thread on a busy machine.
 CLOCK = time.process_time if os.environ.get("BENCH_CLOCK") == "cpu" else time.perf_counter
 
@@ -63,13 +59,6 @@ def pairs(ours: Call, peer: Call, budget: float, most: int = 60) -> Ratio:
     Both have run before, so that warm-up and just-in-time compilation are excluded.  The order within a pair changes
     from pair to pair.  A peer whose single call overruns the budget is not run again.
     """
-
-    def alone(call: Call, times: int) -> float:
-        if QUIET:
-            time.sleep(QUIET)
-            call()
-        return seconds(call, times)
-
     slow = seconds(peer)
     if slow > budget:
         mine = statistics.median(seconds(ours) for _ in range(5))
@@ -79,11 +68,11 @@ def pairs(ours: Call, peer: Call, budget: float, most: int = 60) -> Ratio:
     start = time.perf_counter()
     while len(mine) < 5 or (len(mine) < most and time.perf_counter() - start < budget):
         if len(mine) % 2:
-            theirs.append(alone(peer, peer_times))
-            mine.append(alone(ours, mine_times))
+            theirs.append(seconds(peer, peer_times))
+            mine.append(seconds(ours, mine_times))
         else:
-            mine.append(alone(ours, mine_times))
-            theirs.append(alone(peer, peer_times))
+            mine.append(seconds(ours, mine_times))
+            theirs.append(seconds(peer, peer_times))
     ratios = [b / a for a, b in zip(mine, theirs, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return Ratio(low, middle, high, statistics.median(mine), statistics.median(theirs), len(mine))
