@@ -57,6 +57,28 @@ template <class X> INLINE void split(E<X> x, V<X>& mantissa, V<X>& exponent) {
     exponent = empty ? all<X>(void_exponent<X>()) : __builtin_convertvector(n, V<X>) * static_cast<X>(UNIT);
 }
 
+// The same of a vector of scores.  Where products are fused, floats suffice: UNIT ln 2 in two parts, of which the first leaves a
+// remainder without any error, so that rounding it comes last and is made good for.
+template <class X, class In>
+INLINE void split_scores(const In* row, int64_t column, int64_t labels, bool inside, V<X>& mantissa, V<X>& exponent) {
+    const V<X> x = load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity());
+#ifdef TARGET_HAS_FMA
+    if constexpr (std::is_same_v<X, float>) {
+        const V<X> high = all<X>(UNIT * 0.693147182464599609375f), low = all<X>(UNIT * -1.904654299957768e-9f);
+        constexpr float per = 1.0f / (UNIT * 0.6931471805599453f);
+        V<X> n = nearest<X>(x * per);
+        n += nearest<X>(V<X>(_mm256_fnmadd_ps(n, high, x)) * per);  // of scores above 1e6 the first may be the neighbour
+        const V<X> r = _mm256_fnmadd_ps(n, high, x), rounded = _mm256_fnmadd_ps(n, low, r);
+        const V<X> rest = _mm256_fnmadd_ps(n, low, r - rounded), value = exponential<X>(rounded);
+        const I<X> empty = x == all<X>(-std::numeric_limits<X>::infinity());
+        mantissa = empty ? V<X>{} : value + value * rest;
+        exponent = empty ? all<X>(void_exponent<X>()) : n * static_cast<X>(UNIT);
+        return;
+    }
+#endif
+    split<X>(__builtin_convertvector(x, E<X>), mantissa, exponent);
+}
+
 // Bring a mantissa back into its range.
 template <class X> INLINE void normalise(V<X>& mantissa, V<X>& exponent) {
     I<X> bits = (reinterpret_cast<I<X>&>(mantissa) >> Lanes<X>::mantissa) - static_cast<typename Lanes<X>::Whole>(Lanes<X>::bias);
@@ -92,10 +114,6 @@ template <class X> INLINE int64_t extended_table_size(int64_t labels, int64_t pa
     return (4 * labels + 2 * panels_of<X>(padded)) * padded;
 }
 
-template <class X, class In> INLINE E<X> load_exact(const In* row, int64_t column, int64_t labels, bool inside) {
-    return __builtin_convertvector(load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity()), E<X>);
-}
-
 template <class X> static void highest_of_lines(const X* packed, int64_t labels, int64_t padded, X* out) {
     constexpr int lanes = Lanes<X>::count;
     for (int64_t column = 0; column < padded; out += padded) {
@@ -123,7 +141,7 @@ template <class X, class In> static void split_table(const In* pair, int64_t lab
             for (int p = 0; p < wide; ++p) {
                 const int64_t at = column * labels + (i * wide + p) * lanes;
                 V<X> mantissa, exponent;
-                split<X>(load_exact<X>(line, column + p * lanes, labels, inside), mantissa, exponent);
+                split_scores<X>(line, column + p * lanes, labels, inside, mantissa, exponent);
                 V<X> size = larger<X>(exponent, -exponent);
                 most = larger<X>(exponent > all<X>(void_exponent<X>()) ? size : V<X>{}, most);
                 store(table.forward.mantissa + at, mantissa);
@@ -245,7 +263,7 @@ INLINE double times_emission(const X* mantissas, const X* exponents, const In* u
     V<X> high = all<X>(void_exponent<X>()), low = V<X>{};
     for (int64_t c = 0; c < padded; c += lanes) {
         V<X> mantissa, exponent;
-        split<X>(load_exact<X>(unary, c, labels, inside), mantissa, exponent);
+        split_scores<X>(unary, c, labels, inside, mantissa, exponent);
         if (mantissas) {
             mantissa *= load(mantissas + c);
             exponent += load(exponents + c);
