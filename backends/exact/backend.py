@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from energyml.backend import Backend, Problem, Session
 from energyml.backends.exact.chain import ChainSession
 from energyml.backends.exact.engines import ENGINES
@@ -21,6 +23,7 @@ from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
+from energyml.untraced import untraced
 
 
 class Exact(Backend):
@@ -45,10 +48,22 @@ class Exact(Backend):
             return FieldSession(problem, self.policy)
         if self.layout is not None:
             return ChainSession(problem, self.layout, self.engine)
+        return self._open_graph(problem)
+
+    @untraced
+    def _open_graph(self, problem: Problem) -> Session:
         batch = problem.env.batch
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
-        sources = Sources(problem.graph, terms, batch, dict(problem.env.module.named_buffers(recurse=False)))
-        forest = find_forest(sources)
+        try:
+            sources = Sources(problem.graph, terms, batch, dict(problem.env.module.named_buffers(recurse=False)))
+            forest = find_forest(sources)
+        except RuntimeError as error:
+            if not torch._C._are_functorch_transforms_active():
+                raise
+            raise EnergyError(
+                "this transform of `torch.func` cannot follow a graph whose edges are given at run time; "
+                "`torch.autograd` gives the same gradients"
+            ) from error
         if forest is not None:
             return TreeSession(problem, self.plans, sources, forest, self.kernels)
         return GraphSession(problem, self.plans, sources, self.kernels)

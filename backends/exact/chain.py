@@ -22,6 +22,7 @@ from energyml.backends.logspace import difference
 from energyml.bind.batch import Along
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
+from energyml.untraced import untraced
 
 
 class ChainSession(Session):
@@ -102,6 +103,7 @@ class ChainSession(Session):
         along = self._along()
         return {self.variable: unary if along.rank is None else along.spread(unary, 0.0)}  # 0 beyond each chain already
 
+    @untraced  # compiled code takes no gradient of a gradient
     def _moments(self, pairs: bool) -> tuple[Tensor, Tensor]:
         """Marginals of cells and pairs, by the engine or as gradients of the log-partition; differentiable."""
         potentials = self.potentials

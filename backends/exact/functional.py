@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact import recursion
+from energyml.backends.exact.partition import followed
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.logspace import difference
 from energyml.backends.native import chain as native
@@ -24,9 +25,11 @@ from energyml.result import ABSENT
 __all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals", "chain_nll_and_grad"]
 
 
-def _checked(unary: Tensor, pair: Tensor) -> Tensor:
+def _checked(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Tensor:
     """Pair scores as [C, C], which the kernels take as they are, or as [B or 1, T-1 or 1, C, C]."""
     shape, form = pair.shape, unary.shape
+    if lengths is not None and lengths.shape != form[:1]:
+        raise ValueError(f"expected lengths {list(form[:1])}, one for each chain, found {list(lengths.shape)}")
     if len(form) == 3 and shape[-2:] == (form[2], form[2]):
         if len(shape) == 2:
             return pair
@@ -50,7 +53,7 @@ def _potentials(unary: Tensor, steps: Tensor, lengths: Tensor | None) -> Potenti
 
 def chain_log_partition(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:
     """[B]: log Z of each chain, -inf where nothing is allowed; differentiable twice.  Cost: O(B T C²)."""
-    steps = _checked(unary, pair)
+    steps = _checked(unary, pair, lengths)
     if native.serves(unary, steps):
         return native.log_partition(unary, steps, lengths)
     return recursion.chain_log_partition(_potentials(unary, steps, lengths))
@@ -62,12 +65,18 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
     Differentiable twice; the native kernels compute score, log Z and gradients in one entry of the tape.  A label of
     -1 where a cell exists leaves that cell open.
     """
-    steps = _checked(unary, pair)
+    steps = _checked(unary, pair, lengths)
     _check_labels(unary, labels)
     if native.serves(unary, steps):
         found = native.log_likelihood(unary, steps, lengths, labels)
         if found is not None:
             return found
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling() and not followed():
+        strange = (labels < -1) | (labels >= unary.shape[2])
+        if lengths is not None:
+            strange &= torch.arange(unary.shape[1]) < lengths.unsqueeze(1)
+        if bool(strange.any()):
+            raise ValueError(f"labels must lie between 0 and {unary.shape[2] - 1}, or be -1 where they are not known")
     known = labels.unsqueeze(-1) == torch.arange(unary.shape[2], device=unary.device)
     clamped = unary.masked_fill(~(known | (labels < 0).unsqueeze(-1)), float("-inf"))
     return difference(chain_log_partition(clamped, steps, lengths), chain_log_partition(unary, steps, lengths))
@@ -82,7 +91,7 @@ def chain_nll_and_grad(
     the tape takes longer than the chains.  A network goes on from there with `scores.backward(by_unary)`.
     inf, with zero gradients, where labels are forbidden.  Cost: O(B T C²).
     """
-    steps = _checked(unary, pair)
+    steps = _checked(unary, pair, lengths)
     _check_labels(unary, labels)
     if native.serves(unary, steps):
         found = native.nll_and_slopes(unary, steps, lengths, labels)
@@ -100,7 +109,7 @@ def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) 
 
     The gradient of `chain_log_partition` by `unary` is the same, differentiable.  Cost: O(B T C²).
     """
-    steps = _checked(unary, pair)
+    steps = _checked(unary, pair, lengths)
     if native.serves(unary, steps):
         return native.marginals(unary, steps, lengths)[0]
     potentials = _potentials(unary.detach(), steps.detach(), lengths)
@@ -110,7 +119,7 @@ def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) 
 
 def chain_best(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The best labels [B, T] and their scores [B]; -1 where there is no cell or no answer.  Cost: O(B T C²)."""
-    steps = _checked(unary, pair)
+    steps = _checked(unary, pair, lengths)
     if native.serves(unary, steps):
         return native.viterbi(unary, steps, lengths)
     with torch.no_grad():

@@ -20,6 +20,7 @@ from energyml.bind.terms import TableTerm
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
+from energyml.untraced import untraced
 
 
 class GraphSession(Session):
@@ -35,12 +36,21 @@ class GraphSession(Session):
         self.outputs = [name for name in self.variables if name not in self.latent]
         self._once = Remembered().once
 
+    @untraced
     def ask(self, query: Query) -> Result:
         """Answer any query of the card."""
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
-        return Result(handler(query))
+        try:
+            return Result(handler(query))
+        except RuntimeError as problem:
+            if not torch._C._are_functorch_transforms_active():
+                raise
+            raise QueryRefused(
+                f"`torch.func` cannot follow `{query.kind}` of this structure, only of chains of order 1; "
+                "`log_partition` can be followed, and `torch.autograd` follows all queries"
+            ) from problem
 
     # ------------------------------------------------------------------------------------------------------- the batch
 

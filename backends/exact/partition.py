@@ -99,7 +99,9 @@ def _recorded(*tensors: Tensor) -> bool:
 
 
 def followed() -> bool:
-    """Whether a transform of `torch.func`, or forward differentiation, is under way."""
+    """Whether a transform of `torch.func`, or forward differentiation, is under way; compiled code need not know."""
+    if torch.compiler.is_compiling():
+        return False
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 

@@ -32,12 +32,12 @@ def serves(unary: Tensor, pair: Tensor) -> bool:
     """Whether the kernels can run on these tensors."""
     return (
         kernels is not None
+        and not torch.compiler.is_compiling()
         and unary.device.type == "cpu"
         and unary.dtype in _LANES
         and pair.dtype == unary.dtype
         and not torch._C._functorch.is_functorch_wrapped_tensor(unary)
         and not torch._C._functorch.is_functorch_wrapped_tensor(pair)
-        and not torch.compiler.is_compiling()
     )
 
 
@@ -241,6 +241,10 @@ class _Run:
             *self.chain, labels.data_ptr(), score.data_ptr(), value.data_ptr(), self.state.data_ptr(),
             0 if by_unary is None else by_unary.data_ptr(), 0 if by_pair is None else by_pair.data_ptr(), self.threads,
         )  # fmt: skip
+        if impossible == -2:
+            raise ValueError(
+                f"labels must lie between 0 and {self.unary.shape[2] - 1}, or be -1 where they are not known"
+            )
         if impossible < 0:
             return None
         found = None if impossible or by_unary is None else (by_unary, by_pair)

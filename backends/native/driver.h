@@ -79,7 +79,7 @@ template <class In> static bool hopeless(const Chain<In>& chain, const std::vect
 }
 
 template <class In, class T>
-static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, Passes passes,
+static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, ChainPasses passes,
                         int threads) {
     if (rows.empty()) return;
     const int64_t labels = chain.labels, padded = padded_to<T>(labels), cells = labels * padded;
@@ -157,7 +157,7 @@ template <class X, class In> static void add_rows(const X* padded_rows, int64_t 
 
 // As above, with an exponent for every number.  What the forward pass keeps takes the place of alpha and emission.
 template <class In, class X>
-static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, Passes passes,
+static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, ChainPasses passes,
                           int threads) {
     if (rows.empty()) return;
     const int64_t labels = chain.labels, padded = padded_to<X>(labels), cells = labels * padded;
@@ -228,7 +228,7 @@ template <class In> static std::vector<int64_t> rows_of_tier(const Chain<In>& ch
 }
 
 // Everything in one go: log Z, and the gradients where they are asked for.  With kept alpha, only one of the passes.
-template <class In> static void run_tiers(const Chain<In>& chain, const Answer<In>& answer, Passes passes, int threads) {
+template <class In> static void run_tiers(const Chain<In>& chain, const Answer<In>& answer, ChainPasses passes, int threads) {
     if (passes != BACKWARD) std::fill(answer.tier, answer.tier + chain.batch, static_cast<uint8_t>(NARROW));
     const bool backward = passes != FORWARD;
     if (backward) clear(chain, answer);
@@ -245,7 +245,7 @@ template <class In> static void run_tiers(const Chain<In>& chain, const Answer<I
     }
     scaled_tier<In, In>(chain, answer, rows, NARROW, passes, threads);
     // Numbers of another width than the scores are not kept: both passes come again.
-    const Passes again = backward ? BOTH : FORWARD;
+    const ChainPasses again = backward ? BOTH : FORWARD;
     Answer<In> fresh = answer;
     fresh.alpha = fresh.emission = nullptr;
     if constexpr (std::is_same_v<In, float>) {
@@ -277,7 +277,7 @@ template <class In> static void run_tiers(const Chain<In>& chain, const Answer<I
 }
 
 template <class In> static void run(const Chain<In>& chain, const Answer<In>& answer, int passes, int threads) {
-    run_tiers(chain, answer, static_cast<Passes>(passes), threads);
+    run_tiers(chain, answer, static_cast<ChainPasses>(passes), threads);
     for (int64_t b = 0; b < chain.batch && answer.value; ++b) answer.value[b] = static_cast<In>(answer.log_z[b]);
 }
 

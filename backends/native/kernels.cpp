@@ -29,6 +29,17 @@ template <class T> static T* pointer(PyObject* const* args, int i) { return rein
 
 constexpr int CHAIN = 9;  // arguments that describe the chains, first of all in every function
 
+// Whether every chain ends within the rows that there are; else a Python error is set.
+template <class In> static bool fits(const Chain<In>& chain) {
+    for (int64_t b = 0; b < chain.batch && chain.lengths; ++b) {
+        if (chain.lengths[b] >= 0 && chain.lengths[b] <= chain.size) continue;
+        PyErr_Format(PyExc_ValueError, "lengths must lie between 0 and %lld, found %lld at place %lld", static_cast<long long>(chain.size),
+                     static_cast<long long>(chain.lengths[b]), static_cast<long long>(b));
+        return false;
+    }
+    return true;
+}
+
 template <class In> static Chain<In> chain_of(PyObject* const* args) {
     return Chain<In>{pointer<const In>(args, 1), pointer<const In>(args, 2), pointer<const int64_t>(args, 3), whole(args, 4), whole(args, 5),
                      whole(args, 6), whole(args, 7), whole(args, 8)};
@@ -43,7 +54,7 @@ template <class In> static bool run(PyObject* const* args) {
                             pointer<In>(more, 4), pointer<In>(more, 5), whole(more, 6), whole(more, 7),
                             pointer<void>(more, 8), pointer<void>(more, 9)};
     const int passes = static_cast<int>(whole(more, 10)), threads = static_cast<int>(whole(more, 11));
-    return unlocked([&] { kernels<In>.run(chain, answer, passes, threads); });
+    return fits(chain) && unlocked([&] { kernels<In>.run(chain, answer, passes, threads); });
 }
 
 // chain_run(double?, unary, pair, lengths, B, T, C, pair_example, pair_step,
@@ -61,7 +72,7 @@ template <class In> static bool best(PyObject* const* args) {
     int64_t* labels = pointer<int64_t>(args, CHAIN);
     double* score = pointer<double>(args, CHAIN + 1);
     const int threads = static_cast<int>(whole(args, CHAIN + 2));
-    return unlocked([&] { kernels<In>.best(chain, labels, score, threads); });
+    return fits(chain) && unlocked([&] { kernels<In>.best(chain, labels, score, threads); });
 }
 
 // chain_best(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, score, threads)
@@ -77,7 +88,7 @@ template <class In> static bool covariances(PyObject* const* args) {
     const Moments<In> moments{pointer<const In>(more, 0), pointer<const In>(more, 1), pointer<const In>(more, 2), pointer<const In>(more, 3)};
     const Answer<In> answer{nullptr, nullptr, nullptr, nullptr, 0, pointer<In>(more, 4), pointer<In>(more, 5), chain.pair_example, chain.pair_step, nullptr, nullptr};
     const int threads = static_cast<int>(whole(more, 6));
-    return unlocked([&] { kernels<In>.covariances(chain, moments, answer, threads); });
+    return fits(chain) && unlocked([&] { kernels<In>.covariances(chain, moments, answer, threads); });
 }
 
 // chain_covariances(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, cells, steps, v, w, by_unary, by_pair, threads)
@@ -87,14 +98,14 @@ static PyObject* chain_covariances(PyObject*, PyObject* const* args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-// The scores of given labels; how many of them are -inf, or -1 where a cell has no label.
+// The scores of given labels; how many of them are -inf, -1 where a cell has no label, or -2 where there is no such label.
 template <class In> static long score(const Chain<In>& chain, const int64_t* labels, double* out) {
     long impossible = 0;
     for (int64_t b = 0; b < chain.batch; ++b) {
         const int64_t* mine = labels + b * chain.size;
         double total = 0;
         for (int64_t t = 0; t < chain.length(b); ++t) {
-            if (mine[t] < 0 || mine[t] >= chain.labels) return -1;
+            if (mine[t] < 0 || mine[t] >= chain.labels) return mine[t] == -1 ? -1 : -2;
             total += chain.row(b, t)[mine[t]];
             if (t > 0) total += chain.table(b, t - 1)[mine[t - 1] * chain.labels + mine[t]];
         }
@@ -140,7 +151,7 @@ template <class In> static bool likelihood(PyObject* const* args, long& found) {
     double* log_z = more.pointer<double>();
     In *unary = more.pointer<In>(), *pair = more.pointer<In>();
     const int threads = static_cast<int>(more.number());
-    return unlocked([&] {
+    return fits(chain) && unlocked([&] {
         found = score(chain, labels, gold);
         if (found < 0) return;
         const bool slopes = unary && found == 0;
@@ -154,7 +165,7 @@ template <class In> static bool likelihood(PyObject* const* args, long& found) {
 }
 
 // chain_likelihood(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, score, value, state, by_unary, by_pair, threads)
-//   -> how many are -inf; -1: labels lack
+//   -> how many are -inf; -1: labels lack; -2: there is no such label
 static PyObject* chain_likelihood(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, CHAIN + 7)) return nullptr;
     long found = 0;

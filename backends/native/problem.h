@@ -35,7 +35,7 @@ template <class In> struct Chain {
 enum Tier : uint8_t { NARROW = 0, WIDE = 1, EXTENDED = 2, EXTENDED_WIDE = 3 };
 
 // What is done in one call: log-partitions, gradients from what an earlier call kept, or all at once.
-enum Passes { FORWARD, BACKWARD, BOTH };
+enum ChainPasses { FORWARD, BACKWARD, BOTH };
 
 // Where the answers go.  Gradients are those of the weighted sum of log-partitions.
 template <class In> struct Answer {

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import energyml as em
+from energyml.backends import native
 
 torch.set_num_threads(1)
 
@@ -93,3 +94,38 @@ def test_shapes_are_checked(pair: Tensor) -> None:
 def test_labels_are_checked() -> None:
     with pytest.raises(ValueError, match=r"expected labels \[2, 5\], found \[2, 4\]"):
         em.functional.chain_log_prob(torch.zeros(2, 5, 3), torch.zeros(3, 3), torch.zeros(2, 4, dtype=torch.long))
+
+
+CALLS = {
+    "log_partition": lambda u, p, n: em.functional.chain_log_partition(u, p, n),
+    "marginals": lambda u, p, n: em.functional.chain_marginals(u, p, n),
+    "best": lambda u, p, n: em.functional.chain_best(u, p, n),
+    "log_prob": lambda u, p, n: em.functional.chain_log_prob(u, p, torch.zeros(2, 3, dtype=torch.long), n),
+    "nll_and_grad": lambda u, p, n: em.functional.chain_nll_and_grad(u, p, torch.zeros(2, 3, dtype=torch.long), n),
+}
+
+
+@pytest.mark.skipif(native.kernels is None, reason="the torch recursion takes lengths beyond the end for the end")
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("length", [4, -1, 100_000])
+def test_lengths_beyond_the_rows_are_refused(call, length):
+    with pytest.raises(ValueError, match=f"lengths must lie between 0 and 3, found {length} at place 1"):
+        CALLS[call](torch.zeros(2, 3, 2), torch.zeros(2, 2), torch.tensor([3, length]))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_there_is_a_length_for_each_chain(call):
+    with pytest.raises(ValueError, match=r"expected lengths \[2\], one for each chain, found \[1\]"):
+        CALLS[call](torch.zeros(2, 3, 2), torch.zeros(2, 2), torch.tensor([3]))
+
+
+@pytest.mark.parametrize("label", [2, -2, 10**8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_labels_that_do_not_exist_are_refused(label, dtype):
+    given = torch.zeros(1, 3, 2, dtype=dtype), torch.zeros(2, 2, dtype=dtype)
+    labels = torch.tensor([[0, label, 1]])
+    for call in (em.functional.chain_log_prob, em.functional.chain_nll_and_grad):
+        with pytest.raises(ValueError, match="labels must lie between 0 and 1, or be -1"):
+            call(*given, labels)
+    behind = torch.tensor([[0, 1, label]])
+    assert em.functional.chain_log_prob(*given, behind, torch.tensor([2])).isfinite().all()
