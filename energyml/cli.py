@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -373,8 +374,14 @@ def _guarded(command: Callable[[], Any]) -> int:
     return 0
 
 
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as people see it: without the place in the program that gave it."""
+    typer.echo(f"energyml: warning: {message}", err=True)
+
+
 def main() -> NoReturn:
     """The entry point of the `energyml` command."""
+    warnings.showwarning = _warn
     # Read when torch is imported.  OpenMP's threads wait for each other by spinning for milliseconds, which on a shared
     # machine, where one of them may not be running, made training of small models thirty times slower.
     if "OMP_WAIT_POLICY" not in os.environ:

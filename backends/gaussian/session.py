@@ -329,13 +329,17 @@ class FieldSession(Session):
         return self._sum(each)
 
     def _log_prob(self, query: Query) -> Result:
-        """The log-density of the values that are given; the other cells are integrated out."""
+        """The log-density of the values that are given, -inf where others were observed; the rest is integrated out."""
         self._about_fields(query, "log_prob")
-        known = self.problem.known(query.answer).observed
+        known, before = self.problem.known(query.answer).observed, self.problem.evidence.observed
 
         def each(field: Field) -> tuple[Tensor, Tensor | None, list[tuple[Field, Conditioned, Outcome]]]:
             clamped = field.given(known)
             free, error, outcomes = field.log_partition(field.system)
+            seen = before.get(field.variable.name)
+            if seen is not None:
+                other = ((seen != known[field.variable.name]) & ~seen.isnan()).flatten(1).any(1)
+                free = free.masked_fill(other, float("inf"))
             how = [(field, field.system, one) for one in outcomes]
             if field.variable.name in query.answer and not clamped.has_free:
                 return clamped.constant - free, error, how

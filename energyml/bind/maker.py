@@ -413,8 +413,11 @@ class BatchMaker:
         for end, dim in enumerate(edges.ends):
             size = sizes.get(dim)
             ends = tensor[..., end]
-            if size is not None and ends.numel() and int(ends.max()) >= size:
-                bad = (ends >= size).nonzero()[0]
+            if size is None or not ends.numel():
+                continue
+            low, high = _extremes(ends)
+            if low < -1 or high >= size:
+                bad = ((ends < -1) | (ends >= size)).nonzero()[0]
                 found = f"the position {int(ends[tuple(bad)])} in example {int(bad[0])}"
                 remedy = f"`{dim}` has {size} positions, counted from 0; pad unused rows with -1"
                 raise self._wrong_kind(wanted, found, remedy)

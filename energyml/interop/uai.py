@@ -166,7 +166,10 @@ def read_evid(source: Readable, model: ImportedModel) -> dict[str, Tensor]:
         ModelFileError: the file breaks the format, or the model has no such variable or value.
         SpecFileError: the file cannot be read.
     """
-    numbers = Numbers.read(*read_bytes(source))
+    name, raw = read_bytes(source)
+    if raw.split():
+        first_word(name, raw, "evidence is a list of numbers")
+    numbers = Numbers.read(name, raw)
     known = dict(zip(model.numbers, model.cards, strict=True))
     samples = [_pairs(numbers, place, count, known) for place, count in _samples(numbers)]
     return model.evidence(samples[0] if len(samples) == 1 else samples) if samples else {}

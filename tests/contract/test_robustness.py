@@ -317,8 +317,9 @@ factor arc [e = (i, j) in link] (y[i], y[j]) = potts(1)
 """
     made = em.compile(text)
     u = torch.zeros(1, 2, 2)
-    with pytest.raises(DataError, match="the position 2 in example 0"):
-        made.infer(u=u, link=torch.tensor([[[0, 2]]]))
+    for position in (2, -5):
+        with pytest.raises(DataError, match=f"the position {position} in example 0"):
+            made.infer(u=u, link=torch.tensor([[[0, position]]]))
     known = made.infer(u=u, link=torch.tensor([[[0, 1], [-1, -1]]])).log_partition
     torch.testing.assert_close(known, torch.tensor([2 * (torch.e + 1)]).log())
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+import energyml as em
 from energyml.backends.gaussian.banded import Banded, Blocks, grid_blocks, list_blocks
 from energyml.backends.gaussian.bases import Diagonal, Transform
 from energyml.backends.gaussian.dense import Dense, written_out
@@ -232,3 +233,17 @@ def test_multivariate_normal_agrees_on_the_density() -> None:
         assert torch.allclose(posterior.log_prob(s=values)[b], peer.log_prob(case.to_cells(values)[b]))
         assert torch.allclose(posterior.entropy[b], peer.entropy())
         assert torch.allclose(case.to_cells(posterior.variance["s"])[b], peer.variance)
+
+
+def test_values_other_than_the_observed_have_no_density() -> None:
+    model = em.compile(
+        "dim T\ninput u : real[T]\nfield s : real[T]\ngaussian s { unary: u, pair: smooth(2.0), ridge: 0.5 }\n"
+    )
+    nothing = torch.full((2, 4), float("nan"))
+    seen, partial = nothing.clone(), nothing.clone()
+    seen[:, 0], partial[:, 1] = torch.tensor([1.0, 0.0]), 0.3
+    posterior = model.infer(u=torch.zeros(2, 4), evidence={"s": seen})
+    density = posterior.log_prob(s=torch.zeros(2, 4))
+    assert density[0].isneginf() and density[1].isfinite()
+    again = partial.where(seen.isnan(), seen)
+    assert torch.equal(posterior.log_prob(s=partial), posterior.log_prob(s=again))

@@ -85,7 +85,19 @@ def test_misuse(uai, tmp_path):
     assert (code, out) == (1, "") and "limit is 3" in err
     assert uai(zero) == (0, "PR\n-inf\n", "")
     code, out, err = uai(zero, "--query", "MAR")
-    assert (code, out) == (1, "") and "weight 0" in err
+    assert (code, out) == (1, "") and "weight 0" in err and "evidence" not in err
+
+
+def test_samples_that_are_impossible_are_named(uai, tmp_path):
+    (tmp_path / "same.uai").write_text("MARKOV\n2\n2 2\n1\n2 0 1\n4\n1 0 0 1\n")
+    (tmp_path / "some.evid").write_text("2\n1 0 0\n2 0 0 1 1\n")
+    given = tmp_path / "same.uai", "--evid", tmp_path / "some.evid"
+    assert uai(*given)[1] == "PR\n2\n0\n-inf\n"
+    for query in ("MAR", "MAP"):
+        code, out, err = uai(*given, "--query", query)
+        assert (code, out) == (1, "") and "some.evid: sample 2 of 2: under this evidence" in err
+    code, out, _ = uai(tmp_path / "same.uai", "--query", "MAR", backend="bp")
+    assert (code, out) == (0, "MAR\n2 2 0.5 0.5 2 0.5 0.5\n")
 
 
 def test_exact_is_the_default(uai):
