@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from energyml.bind.batch import Batch
 from energyml.bind.maker import DataError, data_error
-from energyml.diagnostics import Source, Span, did_you_mean
+from energyml.diagnostics import EnergyError, Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 
@@ -88,11 +89,18 @@ class Answers:
 
     def costs(self, costs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Costs [B, *dims, labels] by variable, in the type of scores."""
+        from energyml.nets.order import on_host
+
         found: dict[str, Tensor] = {}
         for name, cost in costs.items():
             declared = self.variable(name)
             self._shape(declared, cost, batch, (self.counts.get(name, 0),))
             found[name] = cost.to(device=batch.device, dtype=batch.dtype)
+            if on_host(cost) and not float(cost.detach().sum()) < math.inf:
+                cells = batch.cells(name, declared.dims)
+                bad = cost.isnan() | cost.isposinf()
+                if bool((bad if cells is None else bad & cells.unsqueeze(-1)).any()):
+                    raise EnergyError(f"the cost of `{name}` holds NaN or inf; costs are numbers, or -inf to forbid")
         return found
 
     def vectors(self, answer: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:

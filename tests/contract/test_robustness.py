@@ -442,6 +442,15 @@ def test_no_number_is_refused_only_where_there_is_a_cell(value: str) -> None:
     made.infer(u=u)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_costs_are_numbers_where_there_is_a_cell(value: str) -> None:
+    made, cost = model(), torch.zeros(2, 4, 3)
+    cost[1, 2, 0] = float(value)
+    with pytest.raises(em.EnergyError, match="the cost of `y` holds NaN or inf"):
+        made.infer(u=scores()).max_with_cost(y=cost)
+    assert made.infer(u=scores(), lengths=[4, 2]).max_with_cost(y=cost).score.isfinite().all()
+
+
 def test_no_number_in_a_pair_next_to_a_gap_is_let_through() -> None:
     pairs = em.compile(
         CHAIN.replace("input u", "input v : real[T-1, from: Tag, to: Tag]\ninput u").replace("pair: w", "pair: v")
