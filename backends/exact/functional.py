@@ -76,7 +76,7 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
         if lengths is not None:
             strange &= torch.arange(unary.shape[1]) < lengths.unsqueeze(1)
         if bool(strange.any()):
-            raise ValueError(f"labels must lie between 0 and {unary.shape[2] - 1}, or be -1 where they are not known")
+            raise native.no_such_label(unary.shape[2])
     known = labels.unsqueeze(-1) == torch.arange(unary.shape[2], device=unary.device)
     clamped = unary.masked_fill(~(known | (labels < 0).unsqueeze(-1)), float("-inf"))
     return difference(chain_log_partition(clamped, steps, lengths), chain_log_partition(unary, steps, lengths))

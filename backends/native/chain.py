@@ -41,6 +41,11 @@ def serves(unary: Tensor, pair: Tensor) -> bool:
     )
 
 
+def no_such_label(count: int) -> ValueError:
+    """The error about a label that is none of so many."""
+    return ValueError(f"labels must lie between 0 and {count - 1}, or be -1 where they are not known")
+
+
 def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor:
     """[B]: the log-partition of chains; O(B T C²).
 
