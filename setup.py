@@ -30,7 +30,7 @@ def extension(name: str, source: str) -> Extension:
         [str(NATIVE / source)],
         depends=sorted(str(NATIVE / header.name) for header in (ROOT / NATIVE).glob("*.h")),
         language="c++",
-        extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-Wno-psabi", *OPENMP]
+        extra_compile_args=["-O3", "-g0", "-std=c++17", "-fno-math-errno", "-Wno-psabi", *OPENMP]
         if UNIX
         else ["/O2", "/std:c++17"],
         extra_link_args=OPENMP,
