@@ -5,5 +5,8 @@
 #include "scaled.h"
 #include "extended.h"
 #include "viterbi.h"
+#include "batch.h"
+#include "abreast.h"
+#include "abreast_best.h"
 #include "driver.h"
 #include "covariance.h"

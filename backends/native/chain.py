@@ -7,8 +7,7 @@ magnitude.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,12 +31,11 @@ def serves(unary: Tensor, pair: Tensor) -> bool:
     """Whether the kernels can run on these tensors."""
     return (
         kernels is not None
-        and not torch.compiler.is_compiling()
-        and unary.device.type == "cpu"
+        and unary.is_cpu
         and unary.dtype in _LANES
-        and pair.dtype == unary.dtype
-        and not torch._C._functorch.is_functorch_wrapped_tensor(unary)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(pair)
+        and pair.dtype is unary.dtype
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
     )
 
 
@@ -56,11 +54,11 @@ def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor:
         pair: [C, C] scores of neighbouring labels (earlier, later), or [B or 1, T-1 or 1, C, C].
         count: [B] how many cells each chain has, or `None` when all have T.
     """
-    run = _Run(unary.detach(), pair.detach(), count)
+    run = _Run(unary, pair, count)
     if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
-        value: Tensor = _LogPartition.apply(unary, pair, run)  # type: ignore[no-untyped-call]
+        value: Tensor = _entered(_LogPartition, unary, pair, run)
         return value
-    return run.forward(None)
+    return run.forward(None, None)
 
 
 def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Tensor) -> Tensor | None:
@@ -69,13 +67,13 @@ def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Te
     -inf, with zero gradients, where the labels are forbidden.  Arguments, cost and derivatives as for `log_partition`.
     `None` when a cell that exists has no label between 0 and C - 1.
     """
-    run = _Run(unary.detach(), pair.detach(), count)
+    run = _Run(unary, pair, count)
     by_pair = torch.is_grad_enabled() and pair.requires_grad
     taped = by_pair or (torch.is_grad_enabled() and unary.requires_grad)
     found = run.likelihood(labels, taped, by_pair)
     if found is None or not taped:
         return found and found[0]
-    value: Tensor = _LogLikelihood.apply(unary, pair, run, found)  # type: ignore[no-untyped-call]
+    value: Tensor = _entered(_LogLikelihood, unary, pair, run, found)
     return value
 
 
@@ -86,7 +84,7 @@ def nll_and_slopes(
 
     inf, with zero gradients, where the labels are forbidden.  Otherwise as `log_likelihood`.
     """
-    run = _Run(unary.detach(), pair.detach(), count)
+    run = _Run(unary, pair, count)
     found = run.likelihood(labels, True, True)
     if found is None:
         return None
@@ -101,7 +99,7 @@ def marginals(unary: Tensor, pair: Tensor, count: Tensor | None, pairs: bool = F
 
     All zeros where nothing exists and where a chain has no answer.  Arguments and cost as for `log_partition`.
     """
-    return _Run(unary.detach(), pair.detach(), count).both(pairs)
+    return _Run(unary, pair, count).both(pairs)
 
 
 def tracked_marginals(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -112,9 +110,9 @@ def tracked_marginals(unary: Tensor, pair: Tensor, count: Tensor | None) -> tupl
     batch, size, labels = unary.shape
     if batch * size * labels**2 > LARGEST:
         return None
-    run = _Run(unary.detach(), pair.detach(), count)
-    found: tuple[Tensor, Tensor] = _Moments.apply(unary, pair, run)  # type: ignore[no-untyped-call]
-    return found
+    run = _Run(unary, pair, count)
+    moments: tuple[Tensor, Tensor] = _entered(_Moments, unary, pair, run)
+    return moments
 
 
 def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -122,24 +120,34 @@ def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, 
 
     Arguments as for `log_partition`.
     """
-    return _Run(unary.detach(), pair.detach(), count).best()
+    return _Run(unary, pair, count).best()
 
 
-@dataclass
-class _Gold:
-    """Labels [B, T], their scores [B] in float64, whether some are -inf, and the gradients of minus their likelihoods.
+def _entered(function: type[torch.autograd.Function], *given: object) -> Any:
+    """What a function of the tape gives: its `apply` without the part that serves transforms, which are not at work."""
+    return super(torch.autograd.Function, function).apply(*given)  # type: ignore[misc]
 
-    There are no gradients where some labels are forbidden, and once they were given away.
+
+class _Gold(NamedTuple):
+    """Labels [B, T], which examples [B] have a likelihood of 0 (or `None`), and the gradients of minus likelihoods.
+
+    There are no gradients where some labels are forbidden.
     """
 
     labels: Tensor
-    score: Tensor
-    impossible: bool
+    impossible: Tensor | None
     slopes: tuple[Tensor, Tensor | None] | None
 
     def possible(self, weight: Tensor) -> Tensor:
         """Weights [B], 0 for examples whose labels are forbidden."""
-        return weight.masked_fill(self.score.isneginf(), 0) if self.impossible else weight
+        return weight if self.impossible is None else weight.masked_fill(self.impossible, 0)
+
+
+def _whole(numbers: Tensor) -> Tensor:
+    """Counts or labels as the kernels read them."""
+    if numbers.dtype is torch.int64 and numbers.is_contiguous():
+        return numbers
+    return numbers.to(torch.int64).contiguous()
 
 
 class _Run:
@@ -147,65 +155,65 @@ class _Run:
 
     def __init__(self, unary: Tensor, pair: Tensor, count: Tensor | None) -> None:
         batch, size, labels = unary.shape
-        unary, pair = unary.contiguous(), pair.contiguous()
+        if not unary.is_contiguous():
+            unary = unary.detach().contiguous()
+        if not pair.is_contiguous():
+            pair = pair.detach().contiguous()
         cells = labels * labels
         self.each: tuple[int, int] = (0, 0)  # strides of the pair scores over examples and steps
         if pair.dim() > 2 and pair.numel() != cells:
             steps = pair.shape[1]
             self.each = (steps * cells if pair.shape[0] != 1 else 0, cells if steps != 1 else 0)
-        lengths = None if count is None else count.to(torch.int64).contiguous()
-        self.unary, self.pair, self.lengths = unary, pair, lengths
+        lengths = None if count is None else _whole(count)
+        self.batch, self.unary, self.pair, self.lengths = batch, unary, pair, lengths
         self.chain = (
             unary.dtype is torch.float64, unary.data_ptr(), pair.data_ptr(),
             0 if lengths is None else lengths.data_ptr(), batch, size, labels, *self.each,
         )  # fmt: skip
-        # log-partitions, and a byte each for how they were found
-        self.state = torch.empty(batch + -(-batch // 8), dtype=torch.float64, device="cpu")
         self.threads = _threads(batch, size, labels)
 
-    def forward(self, kept: Tensor | None) -> Tensor:
-        """[B]: log-partitions; `kept` is filled for the backward pass."""
+    def forward(self, kept: Tensor | None, state: Tensor | None) -> Tensor:
+        """[B]: log-partitions; `kept` and `state` are filled for the backward pass."""
         assert kernels is not None
-        value = self.unary.new_empty(self.unary.shape[0])
+        value = self.unary.new_empty(self.batch)
         kernels.chain_run(
-            *self.chain, value.data_ptr(), self.state.data_ptr(), 0, 0, 0, 0, 0, 0, *_halves(kept), _FORWARD,
-            self.threads,
-        )  # fmt: skip
+            *self.chain, value.data_ptr(), _pointer(state), 0, 0, 0, 0, 0, 0, *_halves(kept), _FORWARD, self.threads
+        )
         return value
 
-    def backward(self, kept: Tensor, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
+    def backward(self, kept: Tensor, state: Tensor, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
         """Gradients of the weighted sum of log-partitions by unary and pair scores; uses `kept` up."""
         assert kernels is not None
         by_unary = torch.empty_like(self.unary)
         by_pair = torch.empty_like(self.pair) if pairs else None
         kernels.chain_run(
-            *self.chain, 0, self.state.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(),
-            0 if by_pair is None else by_pair.data_ptr(), *self.each, *_halves(kept), _BACKWARD, self.threads,
+            *self.chain, 0, state.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(),
+            _pointer(by_pair), *self.each, *_halves(kept), _BACKWARD, self.threads,
         )  # fmt: skip
         return by_unary, by_pair
 
     def both(self, pairs: bool) -> tuple[Tensor, Tensor | None]:
-        """Marginals of cells and of steps; fills the log-partitions."""
+        """Marginals of cells and of steps."""
         assert kernels is not None
         batch, size, labels = self.unary.shape
         by_unary = torch.empty_like(self.unary)
         by_pair = self.unary.new_empty(batch, max(0, size - 1), labels, labels) if pairs else None
         cells = labels * labels
         kernels.chain_run(
-            *self.chain, 0, self.state.data_ptr(), 0, 0, by_unary.data_ptr(),
-            0 if by_pair is None else by_pair.data_ptr(), (size - 1) * cells, cells, 0, 0, _BOTH, self.threads,
+            *self.chain, 0, 0, 0, 0, by_unary.data_ptr(), _pointer(by_pair), (size - 1) * cells, cells, 0, 0, _BOTH,
+            self.threads,
         )  # fmt: skip
         return by_unary, by_pair
 
     def slopes(self, gold: _Gold, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the sum of log-likelihoods with weights [B]; fills the log-partitions."""
+        """Gradients of the sum of log-likelihoods with weights [B]."""
         assert kernels is not None
         by_unary = torch.empty_like(self.unary)
         by_pair = torch.empty_like(self.pair) if pairs else None
         opposite, stride = -weight, weight.stride(0)
-        first, second = by_unary.data_ptr(), 0 if by_pair is None else by_pair.data_ptr()
+        first, second = by_unary.data_ptr(), _pointer(by_pair)
         kernels.chain_run(
-            *self.chain, 0, self.state.data_ptr(), opposite.data_ptr(), opposite.stride(0), first, second, *self.each,
+            *self.chain, 0, 0, opposite.data_ptr(), opposite.stride(0), first, second, *self.each,
             0, 0, _BOTH, self.threads,
         )  # fmt: skip
         kernels.chain_counts(*self.chain, gold.labels.data_ptr(), weight.data_ptr(), stride, first, second)
@@ -220,7 +228,7 @@ class _Run:
         by_pair = torch.empty_like(self.pair) if pairs else None
         given = [None if one is None else one.contiguous() for one in (by_cells, by_steps)]
         kernels.chain_covariances(
-            *self.chain, *(0 if one is None else one.data_ptr() for one in (cells, steps, *given, by_unary, by_pair)),
+            *self.chain, *(_pointer(one) for one in (cells, steps, *given, by_unary, by_pair)),
             self.threads,
         )  # fmt: skip
         return by_unary, by_pair
@@ -228,38 +236,35 @@ class _Run:
     def best(self) -> tuple[Tensor, Tensor]:
         """Best labels and their scores."""
         assert kernels is not None
-        batch, size, _ = self.unary.shape
-        labels = torch.empty(batch, size, dtype=torch.int64)
-        score = torch.empty(batch, dtype=torch.float64)
+        unary = self.unary
+        labels = torch.empty(self.batch, unary.shape[1], dtype=torch.int64, device="cpu")
+        score = unary.new_empty(self.batch)
         kernels.chain_best(*self.chain, labels.data_ptr(), score.data_ptr(), self.threads)
-        return labels, score.to(self.unary.dtype)
+        return labels, score
 
     def likelihood(self, labels: Tensor, slopes: bool, pairs: bool) -> tuple[Tensor, _Gold] | None:
         """Log-likelihoods [B] of labels [B, T] and, if asked, gradients, in one call; `None`: a cell has no label."""
         assert kernels is not None
-        labels = labels.to(torch.int64).contiguous()
-        value = self.unary.new_empty(self.unary.shape[0])
-        score = torch.empty_like(value, dtype=torch.float64)
+        labels = _whole(labels)
+        value = self.unary.new_empty(self.batch)
         by_unary = torch.empty_like(self.unary) if slopes else None
         by_pair = torch.empty_like(self.pair) if pairs else None
         impossible = kernels.chain_likelihood(
-            *self.chain, labels.data_ptr(), score.data_ptr(), value.data_ptr(), self.state.data_ptr(),
-            0 if by_unary is None else by_unary.data_ptr(), 0 if by_pair is None else by_pair.data_ptr(), self.threads,
-        )  # fmt: skip
+            *self.chain, labels.data_ptr(), value.data_ptr(), _pointer(by_unary), _pointer(by_pair), self.threads
+        )
         if impossible == -2:
-            raise ValueError(
-                f"labels must lie between 0 and {self.unary.shape[2] - 1}, or be -1 where they are not known"
-            )
+            raise no_such_label(self.unary.shape[2])
         if impossible < 0:
             return None
-        found = None if impossible or by_unary is None else (by_unary, by_pair)
-        return value, _Gold(labels, score, impossible > 0, found)
+        if impossible:
+            return value, _Gold(labels, value.isneginf(), None)
+        return value, _Gold(labels, None, None if by_unary is None else (by_unary, by_pair))
 
     def common(self, weight: Tensor) -> float | None:
         """The weight [B] that all examples have, or `None`."""
         assert kernels is not None
         shared: float | None = kernels.common_weight(
-            weight.dtype is torch.float64, weight.data_ptr(), weight.stride(0), weight.shape[0]
+            weight.dtype is torch.float64, weight.data_ptr(), weight.stride(0), self.batch
         )
         return shared
 
@@ -269,6 +274,10 @@ class _Run:
         lanes = _LANES[self.unary.dtype]
         return self.unary.new_empty(2, batch, size, -(-labels // lanes) * lanes)
 
+    def state(self) -> Tensor:
+        """Log-partitions, and a byte each for how they were found: what else the backward pass needs."""
+        return torch.empty(self.batch + -(-self.batch // 8), dtype=torch.float64, device="cpu")
+
 
 class _LogPartition(torch.autograd.Function):
     """log Z; the backward pass is analytic."""
@@ -276,8 +285,8 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run) -> Tensor:
         ctx.save_for_backward(unary, pair)
-        ctx.run, ctx.kept = run, run.room()
-        return run.forward(ctx.kept)
+        ctx.run, ctx.kept, ctx.state = run, run.room(), run.state()
+        return run.forward(ctx.kept, ctx.state)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -287,9 +296,9 @@ class _LogPartition(torch.autograd.Function):
             return *_differentiable(unary, pair, run.lengths, None, gradients[0]), None
         if kept is None:  # a second time through the same graph
             kept = run.room()
-            run.forward(kept)
+            run.forward(kept, ctx.state)
         ctx.kept = None
-        by_unary, by_pair = run.backward(kept, gradients[0], ctx.needs_input_grad[1])
+        by_unary, by_pair = run.backward(kept, ctx.state, gradients[0], ctx.needs_input_grad[1])
         return by_unary if ctx.needs_input_grad[0] else None, by_pair, None
 
 
@@ -325,8 +334,8 @@ class _LogLikelihood(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run, found: tuple[Tensor, _Gold]) -> Tensor:
         ctx.save_for_backward(unary, pair)
-        value, ctx.gold = found
-        ctx.run = run
+        value, gold = found
+        ctx.run, ctx.gold, ctx.slopes = run, gold, gold.slopes
         return value
 
     @staticmethod
@@ -336,15 +345,16 @@ class _LogLikelihood(torch.autograd.Function):
         if torch.is_grad_enabled():
             unary, pair = ctx.saved_tensors
             return *_differentiable(unary, pair, run.lengths, gold, weight), None, None
-        slopes, gold.slopes = gold.slopes, None  # the caller may write into them
+        slopes, ctx.slopes = ctx.slopes, None  # the caller may write into them
         common = None if slopes is None else run.common(weight)
+        needed = ctx.needs_input_grad
         if slopes is None or common is None:
-            slopes = run.slopes(gold, weight, ctx.needs_input_grad[1])
+            slopes = run.slopes(gold, weight, needed[1])
         elif common != -1:
             for one in slopes:
                 if one is not None:
                     one.mul_(-common)
-        return slopes[0] if ctx.needs_input_grad[0] else None, slopes[1], None, None
+        return slopes[0] if needed[0] else None, slopes[1], None, None
 
 
 def _differentiable(
@@ -388,6 +398,10 @@ def _differentiable_covariances(
     moments = torch.autograd.grad(total, (own, steps), create_graph=True, materialize_grads=True)
     value = torch.stack([(one * by).sum() for one, by in zip(moments, gradients, strict=True) if by is not None]).sum()
     return _slopes(value, cells, table)
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _halves(kept: Tensor | None) -> tuple[int, int]:

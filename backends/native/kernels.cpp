@@ -7,7 +7,7 @@ namespace energyml {
 
 template <class In> struct Kernels {
     void (*run)(const Chain<In>&, const Answer<In>&, int passes, int threads);
-    void (*best)(const Chain<In>&, int64_t* labels, double* score, int threads);
+    void (*best)(const Chain<In>&, int64_t* labels, In* score, int threads);
     void (*covariances)(const Chain<In>&, const Moments<In>&, const Answer<In>&, int threads);
 };
 
@@ -45,22 +45,33 @@ template <class In> static Chain<In> chain_of(PyObject* const* args) {
                      whole(args, 6), whole(args, 7), whole(args, 8)};
 }
 
+// log Z and a tier for each chain, in memory of the caller's or, where that is null, in its own.
+struct State {
+    Buffer<double> own;
+    double* log_z;
+    uint8_t* tier;
+    State(int64_t batch, double* given) : own(given ? 0 : batch + (batch + 7) / 8), log_z(given ? given : own.data), tier(reinterpret_cast<uint8_t*>(log_z + batch)) {}
+};
+
 template <class In> static bool run(PyObject* const* args) {
     const Chain<In> chain = chain_of<In>(args);
     PyObject* const* more = args + CHAIN;
-    double* log_z = pointer<double>(more, 1);
-    uint8_t* tier = reinterpret_cast<uint8_t*>(log_z + chain.batch);
-    const Answer<In> answer{pointer<In>(more, 0), log_z,          tier,           pointer<const In>(more, 2), whole(more, 3),
-                            pointer<In>(more, 4), pointer<In>(more, 5), whole(more, 6), whole(more, 7),
-                            pointer<void>(more, 8), pointer<void>(more, 9)};
+    Answer<In> answer{pointer<In>(more, 0), pointer<double>(more, 1), nullptr, pointer<const In>(more, 2), whole(more, 3),
+                      pointer<In>(more, 4), pointer<In>(more, 5), whole(more, 6), whole(more, 7),
+                      pointer<void>(more, 8), pointer<void>(more, 9)};
     const int passes = static_cast<int>(whole(more, 10)), threads = static_cast<int>(whole(more, 11));
-    return fits(chain) && unlocked([&] { kernels<In>.run(chain, answer, passes, threads); });
+    return fits(chain) && unlocked([&] {
+        const State state(chain.batch, answer.log_z);
+        answer.log_z = state.log_z;
+        answer.tier = state.tier;
+        kernels<In>.run(chain, answer, passes, threads);
+    });
 }
 
 // chain_run(double?, unary, pair, lengths, B, T, C, pair_example, pair_step,
 //           value, state, weight, weight_stride, unary_gradient, pair_gradient, gradient_example, gradient_step, alpha, emission,
 //           passes, threads)
-// `state` has 9 bytes for each chain, log Z and a tier, which the backward pass needs from the forward pass.
+// `state` has 9 bytes for each chain, log Z and a tier, which the backward pass needs from the forward pass; null where nothing is kept.
 static PyObject* chain_run(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, CHAIN + 12)) return nullptr;
     if (!(whole(args, 0) ? run<double>(args) : run<float>(args))) return nullptr;
@@ -70,7 +81,7 @@ static PyObject* chain_run(PyObject*, PyObject* const* args, Py_ssize_t n) {
 template <class In> static bool best(PyObject* const* args) {
     const Chain<In> chain = chain_of<In>(args);
     int64_t* labels = pointer<int64_t>(args, CHAIN);
-    double* score = pointer<double>(args, CHAIN + 1);
+    In* score = pointer<In>(args, CHAIN + 1);
     const int threads = static_cast<int>(whole(args, CHAIN + 2));
     return fits(chain) && unlocked([&] { kernels<In>.best(chain, labels, score, threads); });
 }
@@ -103,14 +114,14 @@ template <class In> static long score(const Chain<In>& chain, const int64_t* lab
     long impossible = 0;
     for (int64_t b = 0; b < chain.batch; ++b) {
         const int64_t* mine = labels + b * chain.size;
-        double total = 0;
-        for (int64_t t = 0; t < chain.length(b); ++t) {
+        double cells = 0, steps = 0;  // apart, so that neither waits for the other
+        for (int64_t t = 0, n = chain.length(b); t < n; ++t) {
             if (mine[t] < 0 || mine[t] >= chain.labels) return mine[t] == -1 ? -1 : -2;
-            total += chain.row(b, t)[mine[t]];
-            if (t > 0) total += chain.table(b, t - 1)[mine[t - 1] * chain.labels + mine[t]];
+            cells += chain.row(b, t)[mine[t]];
+            if (t > 0) steps += chain.table(b, t - 1)[mine[t - 1] * chain.labels + mine[t]];
         }
-        out[b] = total;
-        impossible += total == -INFINITY;
+        out[b] = cells + steps;
+        impossible += out[b] == -INFINITY;
     }
     return impossible;
 }
@@ -146,28 +157,28 @@ template <class In> static bool likelihood(PyObject* const* args, long& found) {
     const Chain<In> chain = chain_of<In>(args);
     Arguments more{args + CHAIN};
     const int64_t* labels = more.pointer<const int64_t>();
-    double* gold = more.pointer<double>();
     In* value = more.pointer<In>();
-    double* log_z = more.pointer<double>();
     In *unary = more.pointer<In>(), *pair = more.pointer<In>();
     const int threads = static_cast<int>(more.number());
     return fits(chain) && unlocked([&] {
-        found = score(chain, labels, gold);
+        const Buffer<double> gold(chain.batch);
+        found = score(chain, labels, gold.data);
         if (found < 0) return;
         const bool slopes = unary && found == 0;
-        const Answer<In> answer{nullptr, log_z, reinterpret_cast<uint8_t*>(log_z + chain.batch), nullptr, 0, slopes ? unary : nullptr,
-                                slopes ? pair : nullptr, chain.pair_example, chain.pair_step, nullptr, nullptr};
+        const State state(chain.batch, nullptr);
+        const Answer<In> answer{nullptr, state.log_z, state.tier, nullptr, 0, slopes ? unary : nullptr, slopes ? pair : nullptr,
+                                chain.pair_example, chain.pair_step, nullptr, nullptr};
         kernels<In>.run(chain, answer, slopes ? BOTH : FORWARD, threads);
         const In minus = -1;
         if (slopes) add_counts(chain, labels, &minus, 0, unary, pair);
-        for (int64_t b = 0; b < chain.batch; ++b) value[b] = static_cast<In>(gold[b] == -INFINITY ? gold[b] : gold[b] - log_z[b]);
+        for (int64_t b = 0; b < chain.batch; ++b) value[b] = static_cast<In>(gold.data[b] == -INFINITY ? gold.data[b] : gold.data[b] - state.log_z[b]);
     });
 }
 
-// chain_likelihood(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, score, value, state, by_unary, by_pair, threads)
+// chain_likelihood(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, value, by_unary, by_pair, threads)
 //   -> how many are -inf; -1: labels lack; -2: there is no such label
 static PyObject* chain_likelihood(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, CHAIN + 7)) return nullptr;
+    if (!counted(n, CHAIN + 5)) return nullptr;
     long found = 0;
     if (!(whole(args, 0) ? likelihood<double>(args, found) : likelihood<float>(args, found))) return nullptr;
     return PyLong_FromLong(found);

@@ -32,7 +32,7 @@ template <class In> struct BestUnit {
     In* own;                       // room for a packed table elsewhere
     In* delta;                     // [T, count, padded]
     int64_t* best;                 // [B, T]
-    double* score;                 // [B]
+    In* score;                     // [B]
 };
 
 // The first position of the largest entry of a row plus a line of the packed transposed table (or nothing).
@@ -102,7 +102,7 @@ template <class In> static void walk_back(const BestUnit<In>& unit, const int64_
         int64_t* best = unit.best + unit.rows[r] * size;
         const bool answered = lengths[r] > 0 && found[r];
         std::fill(best + (answered ? lengths[r] : 0), best + size, static_cast<int64_t>(-1));
-        unit.score[unit.rows[r]] = lengths[r] > 0 ? total[r] : 0;
+        unit.score[unit.rows[r]] = static_cast<In>(lengths[r] > 0 ? total[r] : 0);
     }
 }
 

@@ -1,0 +1,380 @@
+// Chains abreast: a vector holds one label of as many chains as it has lanes, in exp space as in scaled.h, with the same rules.
+//
+// For few labels: a row of them would leave lanes empty, and each row would search its own largest entry across its lanes.  Unaries
+// and marginals are transposed on the way in and out.  All steps of all chains share one table.
+
+// A square of vectors, transposed.
+INLINE void transpose(V<float>* v) {
+    typedef int32_t M __attribute__((vector_size(32)));
+    V<float> pairs[8], fours[8];
+    for (int k = 0; k < 8; k += 2) {
+        pairs[k] = __builtin_shuffle(v[k], v[k + 1], M{0, 8, 1, 9, 4, 12, 5, 13});
+        pairs[k + 1] = __builtin_shuffle(v[k], v[k + 1], M{2, 10, 3, 11, 6, 14, 7, 15});
+    }
+    for (int k = 0; k < 8; k += 4)
+        for (int half = 0; half < 2; ++half) {
+            fours[k + 2 * half] = __builtin_shuffle(pairs[k + half], pairs[k + half + 2], M{0, 1, 8, 9, 4, 5, 12, 13});
+            fours[k + 2 * half + 1] = __builtin_shuffle(pairs[k + half], pairs[k + half + 2], M{2, 3, 10, 11, 6, 7, 14, 15});
+        }
+    for (int k = 0; k < 4; ++k) {
+        v[k] = __builtin_shuffle(fours[k], fours[k + 4], M{0, 1, 2, 3, 8, 9, 10, 11});
+        v[k + 4] = __builtin_shuffle(fours[k], fours[k + 4], M{4, 5, 6, 7, 12, 13, 14, 15});
+    }
+}
+INLINE void transpose(V<double>* v) {
+    typedef int64_t M __attribute__((vector_size(32)));
+    V<double> pairs[4];
+    for (int k = 0; k < 4; k += 2) {
+        pairs[k] = __builtin_shuffle(v[k], v[k + 1], M{0, 4, 2, 6});
+        pairs[k + 1] = __builtin_shuffle(v[k], v[k + 1], M{1, 5, 3, 7});
+    }
+    for (int k = 0; k < 2; ++k) {
+        v[k] = __builtin_shuffle(pairs[k], pairs[k + 2], M{0, 1, 4, 5});
+        v[k + 2] = __builtin_shuffle(pairs[k], pairs[k + 2], M{2, 3, 6, 7});
+    }
+}
+
+// Some chains, one in each lane, longest first.  Lanes without a chain read the first one, and nothing of theirs is written.
+template <class T> struct Group {
+    static constexpr int lanes = Lanes<T>::count;
+    const Chain<T>& chain;
+    const int64_t* rows;
+    int count;
+    const T* first[lanes];  // cell of each chain
+    int64_t last[lanes];    // cell of each chain, as it is read
+    I<T> ends;              // the same as a vector; -1 where a lane is not in use (any more)
+
+    Group(const Chain<T>& chain_, const int64_t* rows_, int count_) : chain(chain_), rows(rows_), count(count_) {
+        for (int k = 0; k < lanes; ++k) {
+            const int64_t b = rows[k < count ? k : 0];
+            first[k] = chain.row(b, 0);
+            last[k] = chain.length(b) - 1;
+            ends[k] = static_cast<typename Lanes<T>::Whole>(k < count ? last[k] : -1);
+        }
+    }
+    int64_t size() const { return chain.labels * lanes; }  // of a cell
+    I<T> at(int64_t t) const { return static_cast<typename Lanes<T>::Whole>(t) - I<T>{}; }
+
+    // The unaries of cell t into [labels, lanes]; a chain that has ended repeats its last cell.  Returns the largest of each chain.
+    INLINE V<T> read(int64_t t, T* out) const {
+        constexpr T nothing = -std::numeric_limits<T>::infinity();
+        const int64_t labels = chain.labels;
+        const T* row[lanes];
+        for (int k = 0; k < lanes; ++k) row[k] = first[k] + std::min(t, last[k]) * labels;
+        V<T> high = all<T>(nothing), block[lanes];
+        for (int64_t next = 0; next < labels; next += lanes) {
+            // the last block reaches back where it would reach beyond the row
+            const int64_t column = std::max<int64_t>(0, std::min(next, labels - lanes));
+            for (int k = 0; k < lanes; ++k) block[k] = load_labels<T>(row[k], column, labels, reads_inside(row[k], lanes, chain.end()), nothing);
+            transpose(block);
+            const int width = static_cast<int>(std::min<int64_t>(lanes, labels));
+            for (int c = 0; c < width; ++c) {
+                store(out + (column + c) * lanes, block[c]);
+                high = larger<T>(block[c], high);
+            }
+        }
+        return high;
+    }
+
+    // A cell [labels, lanes] times a number for each chain into [batch, T, labels], for the chains that have the cell and are in use.
+    INLINE void write(int64_t t, const T* left, const T* right, V<T> by, T* out) const {
+        const int64_t labels = chain.labels, size = chain.size;
+        const bool inside = (size - 1 - t) * labels >= lanes - labels;
+        V<T> block[lanes];
+        for (int64_t next = 0; next < labels; next += lanes) {
+            const int64_t column = std::max<int64_t>(0, std::min(next, labels - lanes));
+            const int width = static_cast<int>(std::min<int64_t>(lanes, labels));
+            for (int c = 0; c < lanes; ++c)
+                block[c] = c < width ? load(left + (column + c) * lanes) * load(right + (column + c) * lanes) * by : V<T>{};
+            transpose(block);
+            for (int k = 0; k < count; ++k)
+                if (ends[k] >= t) store_labels<T>(out + (rows[k] * size + t) * labels, column, labels, inside, block[k]);
+        }
+    }
+};
+
+// out[j] = sum over i of in[i] * table[i, j], for J columns; or the maximum of sums.
+template <class Op, class T, int J> INLINE void some_columns(const T* in, const T* table, int64_t labels, T* out) {
+    constexpr int lanes = Lanes<T>::count;
+    const Op op;
+    V<T> total[J];
+    for (int j = 0; j < J; ++j) total[j] = Op::start();
+    for (int64_t i = 0; i < labels; ++i) {
+        const V<T> factor = load(in + i * lanes);
+        for (int j = 0; j < J; ++j) total[j] = op.join(total[j], factor, all<T>(table[i * labels + j]));
+    }
+    for (int j = 0; j < J; ++j) store(out + j * lanes, total[j]);
+}
+
+constexpr int64_t MOST_COLUMNS = 12;  // as many sums as the registers hold
+
+// out [labels, lanes] = the transposed table times in [labels, lanes]; columns in parts of about the same size.
+template <template <class> class Op, class T> static void multiply_abreast(const T* in, const T* table, int64_t labels, T* out) {
+    constexpr int lanes = Lanes<T>::count;
+    const int64_t parts = (labels + MOST_COLUMNS - 1) / MOST_COLUMNS;
+    for (int64_t part = 0, j = 0; part < parts; ++part) {
+        const int64_t width = (labels - j + parts - part - 1) / (parts - part);
+        T* to = out + j * lanes;
+        switch (width) {
+            case 1: some_columns<Op<T>, T, 1>(in, table + j, labels, to); break;
+            case 2: some_columns<Op<T>, T, 2>(in, table + j, labels, to); break;
+            case 3: some_columns<Op<T>, T, 3>(in, table + j, labels, to); break;
+            case 4: some_columns<Op<T>, T, 4>(in, table + j, labels, to); break;
+            case 5: some_columns<Op<T>, T, 5>(in, table + j, labels, to); break;
+            case 6: some_columns<Op<T>, T, 6>(in, table + j, labels, to); break;
+            case 7: some_columns<Op<T>, T, 7>(in, table + j, labels, to); break;
+            case 8: some_columns<Op<T>, T, 8>(in, table + j, labels, to); break;
+            case 9: some_columns<Op<T>, T, 9>(in, table + j, labels, to); break;
+            case 10: some_columns<Op<T>, T, 10>(in, table + j, labels, to); break;
+            case 11: some_columns<Op<T>, T, 11>(in, table + j, labels, to); break;
+            default: some_columns<Op<T>, T, 12>(in, table + j, labels, to);
+        }
+        j += width;
+    }
+}
+
+// The table that all steps share, exponentiated, as it is and transposed: [labels, labels] each.
+template <class T> struct PlainTable {
+    const T *forward, *backward;
+    T shift, floor;
+    int64_t every;  // steps between scalings
+};
+
+// Scale each chain's cell by a power of two, as `rescale` does with a row, given its largest entries.
+template <class T> INLINE I<T> rescale_abreast(T* cell, int64_t labels, V<T> high, V<T> floor, I<T>& bad) {
+    constexpr int lanes = Lanes<T>::count;
+    typedef typename Lanes<T>::Whole Whole;
+    I<T> exponent = (reinterpret_cast<I<T>&>(high) >> Lanes<T>::mantissa) - static_cast<Whole>(Lanes<T>::bias + Limits<T>::lift);
+    const I<T> usable = (high >= all<T>(std::numeric_limits<T>::min())) & (high <= all<T>(std::numeric_limits<T>::max() / 4)) &
+                        (exponent >= static_cast<Whole>(2 - Lanes<T>::bias) - I<T>{});
+    exponent &= usable;
+    I<T> bits = (static_cast<Whole>(Lanes<T>::bias) - exponent) << Lanes<T>::mantissa;
+    const V<T> factor = reinterpret_cast<V<T>&>(bits);
+    for (int64_t c = 0; c < labels; ++c) {
+        const V<T> before = load(cell + c * lanes), after = before * factor;
+        bad |= (after < floor) & (before > V<T>{});
+        store(cell + c * lanes, after);
+    }
+    return exponent;
+}
+
+// log Z of each chain of a group, and alpha and emission [T, labels, lanes] where they are kept (else they have two cells and one).
+// Chains that leave the range of the numbers go up a tier; a group all of whose chains do is given up.
+template <class T> static void forward_abreast(const Group<T>& group, const PlainTable<T>& table, bool keep, T* alpha, T* emission, const Answer<T>& answer) {
+    constexpr int lanes = Lanes<T>::count;
+    const int64_t labels = group.chain.labels, size = group.size();
+    const V<T> floor = all<T>(table.floor), low = all<T>(Lanes<T>::low), nothing = all<T>(-std::numeric_limits<T>::infinity()), zero = V<T>{};
+    double total[lanes] = {};
+    I<T> bad = I<T>{}, exponent = I<T>{};
+    int going = group.count;
+    for (int64_t t = 0; t <= group.last[0]; ++t) {
+        T* here = alpha + (keep ? t : t & 1) * size;
+        T* factors = emission + (keep ? t * size : 0);
+        V<T> top = group.read(t, factors);
+        top = top > nothing ? top : zero;
+        for (int k = 0; k < lanes; ++k) total[k] += top[k];
+        if (t > 0) multiply_abreast<SumProduct>(alpha + (keep ? t - 1 : (t - 1) & 1) * size, table.forward, labels, here);
+        V<T> high = zero;
+        for (int64_t c = 0; c < labels; ++c) {
+            const V<T> x = load(factors + c * lanes) - top;
+            const V<T> factor = exponential<T>(x), ahead = t > 0 ? load(here + c * lanes) : all<T>(1), value = ahead * factor;
+            bad |= ((x < low) & (x > nothing)) | ((value < floor) & (ahead > zero) & (factor > zero));
+            high = larger<T>(value, high);
+            store(factors + c * lanes, factor);
+            store(here + c * lanes, value);
+        }
+        if (t % table.every == table.every - 1) exponent += rescale_abreast<T>(here, labels, high, floor, bad);
+        if (going > 0 && group.last[going - 1] == t) {
+            V<T> sum = zero;
+            for (int64_t c = 0; c < labels; ++c) sum += load(here + c * lanes);
+            for (; going > 0 && group.last[going - 1] == t; --going) {
+                const int k = going - 1;
+                const int64_t b = group.rows[k];
+                if (bad[k])
+                    ++answer.tier[b];
+                else
+                    answer.log_z[b] = total[k] + static_cast<double>(t) * table.shift + exponent[k] * 0.693147180559945309417 + std::log(static_cast<double>(sum[k]));
+            }
+        }
+        if (t % 4 == 0 && !any<T>(~bad)) break;
+    }
+    for (int k = 0; k < going; ++k) ++answer.tier[group.rows[k]];
+}
+
+// Marginals times weight into answer.unary; alpha becomes the left and emission the right factor of the pair gradient, zero where a
+// chain has no such step.  Chains that leave the range of the numbers go up a tier, and have no factors.
+template <class T>
+static void backward_abreast(Group<T>& group, const PlainTable<T>& table, T* alpha, T* emission, T* room, const Answer<T>& answer) {
+    constexpr int lanes = Lanes<T>::count;
+    typedef typename Lanes<T>::Whole Whole;
+    const int64_t labels = group.chain.labels, size = group.size();
+    const V<T> floor = all<T>(table.floor), zero = V<T>{};
+    V<T> weight = zero;
+    for (int k = 0; k < group.count; ++k) weight[k] = answer.weight_of(group.rows[k]);
+    T *beta = room, *right = room + size;
+    std::fill(beta, beta + size, static_cast<T>(0));
+    I<T> bad = I<T>{}, exponent = I<T>{};
+    for (int64_t t = group.last[0]; t >= 0; --t) {
+        T *left = alpha + t * size, *factors = emission + t * size;
+        const I<T> begins = group.ends == group.at(t), active = group.ends >= group.at(t);
+        V<T> sum = zero;
+        for (int64_t c = 0; c < labels; ++c) {
+            const V<T> value = begins ? all<T>(1) : load(beta + c * lanes);
+            store(beta + c * lanes, value);
+            sum += load(left + c * lanes) * value;
+        }
+        const I<T> fine = sum >= all<T>(Limits<T>::overlap);
+        bad |= active & ~fine;
+        const V<T> by = fine & active ? weight / sum : zero;
+        if (answer.unary) group.write(t, left, beta, by, answer.unary);
+        if (answer.pair) {
+            // beta was scaled after it was multiplied with the table; the pair gradient was not
+            I<T> bits = (static_cast<Whole>(Lanes<T>::bias) - exponent) << Lanes<T>::mantissa;
+            const V<T> scale = reinterpret_cast<V<T>&>(bits), both = by * scale;
+            const I<T> goes_on = group.ends > group.at(t);
+            bad |= goes_on & ~((both <= all<T>(Limits<T>::largest)) & (both >= all<T>(-Limits<T>::largest)));
+            for (int64_t c = 0; c < labels; ++c) {
+                const V<T> value = load(left + c * lanes) * by * scale;  // in this order: by * scale may be 0
+                store(left + c * lanes, goes_on ? value : zero);
+            }
+        }
+        if (t == 0) break;
+        for (int64_t c = 0; c < labels; ++c) {
+            const V<T> factor = load(factors + c * lanes), one = load(beta + c * lanes), value = active ? factor * one : zero;
+            bad |= active & (value < floor) & (factor > zero) & (one > zero);
+            store(factors + c * lanes, value);
+            store(right + c * lanes, value);
+        }
+        multiply_abreast<SumProduct>(right, table.backward, labels, beta);
+        if (t % table.every == 0) {
+            V<T> high = zero;
+            for (int64_t c = 0; c < labels; ++c) high = larger<T>(load(beta + c * lanes), high);
+            exponent = rescale_abreast<T>(beta, labels, high, floor, bad);
+        } else {
+            exponent = I<T>{};
+        }
+    }
+    if (!any<T>(bad)) return;
+    for (int k = 0; k < group.count; ++k)
+        if (bad[k] && group.ends[k] >= 0) ++answer.tier[group.rows[k]];
+    for (int64_t c = 0; c < (group.last[0] + 1) * size; c += lanes) {
+        store(alpha + c, bad ? zero : load(alpha + c));
+        store(emission + c, bad ? zero : load(emission + c));
+    }
+}
+
+// total[i, j] += sum over steps of left[i] * right[j], for N lines and M columns.
+template <class T, int N, int M> INLINE void outer_block(const T* left, const T* right, int64_t steps, int64_t labels, T* total) {
+    constexpr int lanes = Lanes<T>::count;
+    V<T> sum[N][M];
+    for (int i = 0; i < N; ++i)
+        for (int j = 0; j < M; ++j) sum[i][j] = load(total + (i * labels + j) * lanes);
+    for (int64_t t = 0; t < steps; ++t, left += labels * lanes, right += labels * lanes) {
+        V<T> column[M];
+        for (int j = 0; j < M; ++j) column[j] = load(right + j * lanes);
+        for (int i = 0; i < N; ++i) {
+            const V<T> factor = load(left + i * lanes);
+            for (int j = 0; j < M; ++j) sum[i][j] += factor * column[j];
+        }
+    }
+    for (int i = 0; i < N; ++i)
+        for (int j = 0; j < M; ++j) store(total + (i * labels + j) * lanes, sum[i][j]);
+}
+
+template <class T, int N> INLINE void outer_lines(const T* left, const T* right, int64_t steps, int64_t labels, T* total) {
+    constexpr int lanes = Lanes<T>::count;
+    for (int64_t j = 0; j < labels; j += 3) {
+        switch (std::min<int64_t>(3, labels - j)) {
+            case 1: outer_block<T, N, 1>(left, right + j * lanes, steps, labels, total + j * lanes); break;
+            case 2: outer_block<T, N, 2>(left, right + j * lanes, steps, labels, total + j * lanes); break;
+            default: outer_block<T, N, 3>(left, right + j * lanes, steps, labels, total + j * lanes);
+        }
+    }
+}
+
+// total [labels, labels, lanes] += sum over t of outer(left[t], right[t]); some steps at a time, which stay in the first cache.
+template <class T> static void add_outer_abreast(const T* left, const T* right, int64_t steps, int64_t labels, T* total) {
+    constexpr int lanes = Lanes<T>::count;
+    const int64_t cell = labels * lanes, block = std::max<int64_t>(8, 12288 / static_cast<int64_t>(sizeof(T)) / cell);
+    for (int64_t t = 0; t < steps; t += block) {
+        const int64_t some = std::min(block, steps - t);
+        for (int64_t i = 0; i < labels; i += 4) {
+            const T *a = left + t * cell + i * lanes, *b = right + t * cell;
+            T* out = total + i * cell;
+            switch (std::min<int64_t>(4, labels - i)) {
+                case 1: outer_lines<T, 1>(a, b, some, labels, out); break;
+                case 2: outer_lines<T, 2>(a, b, some, labels, out); break;
+                case 3: outer_lines<T, 3>(a, b, some, labels, out); break;
+                default: outer_lines<T, 4>(a, b, some, labels, out);
+            }
+        }
+    }
+}
+
+// Whether chains are worth being taken abreast: they share one table, fill most lanes, and have so few labels that rows of them are
+// slower (measured by benchmarks/exact).  Exponents are added up in as many bits as a label has.
+template <class T> static bool goes_abreast(const Chain<T>& chain, size_t count, int64_t vectors) {
+    constexpr int64_t lanes = Lanes<T>::count;
+    const int64_t chains = static_cast<int64_t>(count);
+    return chain.stationary() && chain.labels <= vectors * lanes && 4 * chains >= 3 * round_up(chains, lanes) && chain.size < (1 << 22);
+}
+
+// The same for sums: nothing is kept between calls, and pair gradients are summed over steps and chains.
+template <class T> static bool sums_abreast(const Chain<T>& chain, const Answer<T>& answer, size_t count) {
+    const bool summed = !answer.pair || (answer.pair_step == 0 && answer.pair_example == 0);
+    return summed && !answer.alpha && goes_abreast(chain, count, 4);
+}
+
+// A batch whose numbers are of the scores' own type; forward alone, or both passes.
+template <class T>
+static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::vector<int64_t>& rows, ChainPasses passes, int threads) {
+    constexpr int lanes = Lanes<T>::count;
+    const int64_t labels = chain.labels, cells = labels * labels, cell = labels * lanes;
+    while (!rows.empty() && chain.length(rows.back()) == 0) {
+        answer.log_z[rows.back()] = 0;
+        rows.pop_back();
+    }
+    const int64_t count = static_cast<int64_t>(rows.size()), groups = (count + lanes - 1) / lanes;
+    const bool both = passes == BOTH, outer = both && answer.pair;
+    threads = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(threads, groups)));
+    const int64_t kept = both ? chain.size * cell : 2 * cell;
+    const int64_t room = 2 * kept + 2 * cell + (outer ? cells * lanes : 0);
+    Buffer<T> memory(static_cast<size_t>(threads) * room + 2 * round_up(cells, lanes));
+    T *forward = memory.data + threads * room, *backward = forward + round_up(cells, lanes);
+    Packed<T> measured{nullptr, nullptr, 0, 1, true};
+    measure<T>(chain.pair, labels, Limits<T>::table_lift, measured);
+    if (!(measured.least >= Limits<T>::least)) {
+        for (int64_t b : rows) ++answer.tier[b];
+        return;
+    }
+    for (int64_t k = 0; k < cells; k += lanes)
+        store(forward + k, exponential<T>(load_labels<T>(chain.pair, k, cells, false, -std::numeric_limits<T>::infinity()) - measured.shift));
+    for (int64_t i = 0; i < labels && both; ++i)
+        for (int64_t j = 0; j < labels; ++j) backward[j * labels + i] = forward[i * labels + j];
+    const T floor = std::numeric_limits<T>::min() * std::max<T>(1, 1 / measured.least);
+    const PlainTable<T> table{forward, backward, measured.shift, floor, rescale_every(measured, labels)};
+    for (int k = 0; k < threads && outer; ++k)  // for all threads, also those that the runtime may refuse
+        std::fill(memory.data + (k + 1) * room - cells * lanes, memory.data + (k + 1) * room, static_cast<T>(0));
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
+#endif
+    for (int64_t g = 0; g < groups; ++g) {
+        T* own = memory.data + thread_number() * room;
+        T *alpha = own, *emission = own + kept;
+        Group<T> group(chain, rows.data() + g * lanes, static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
+        forward_abreast(group, table, both, alpha, emission, answer);
+        if (!both) continue;
+        for (int k = 0; k < group.count; ++k) {
+            const int64_t b = group.rows[k];
+            if (answer.tier[b] != NARROW) group.ends[k] = -1;
+            if (answer.tier[b] != NARROW || answer.log_z[b] > -INFINITY) continue;
+            clear_chain(chain, answer, b);
+            group.ends[k] = -1;
+        }
+        backward_abreast(group, table, alpha, emission, own + 2 * kept, answer);
+        if (outer) add_outer_abreast(alpha, emission + cell, group.last[0], labels, own + room - cells * lanes);
+    }
+    for (int k = 0; k < threads && outer; ++k)
+        for (int64_t i = 0; i < cells; ++i)
+            answer.pair[i] += forward[i] * horizontal_sum<T>(load(memory.data + (k + 1) * room - (cells - i) * lanes));
+}
