@@ -27,10 +27,10 @@ __all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_margina
 
 def _checked(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Tensor:
     """Pair scores as [C, C], which the kernels take as they are, or as [B or 1, T-1 or 1, C, C]."""
-    shape, form = pair.shape, unary.shape
-    if lengths is not None and lengths.shape != form[:1]:
+    form, shape = unary.shape, pair.shape
+    if lengths is not None and (lengths.ndim != 1 or len(lengths) != form[0]):
         raise ValueError(f"expected lengths {list(form[:1])}, one for each chain, found {list(lengths.shape)}")
-    if len(form) == 3 and shape[-2:] == (form[2], form[2]):
+    if len(form) == 3 and len(shape) > 1 and shape[-1] == shape[-2] == form[2]:
         if len(shape) == 2:
             return pair
         lead = (1, *shape[:-2]) if len(shape) == 3 else shape[:-2]

@@ -60,7 +60,8 @@ template <class T> struct Group {
         constexpr T nothing = -std::numeric_limits<T>::infinity();
         const int64_t labels = chain.labels;
         const T* row[lanes];
-        for (int k = 0; k < lanes; ++k) row[k] = first[k] + std::min(t, last[k]) * labels;
+        const int64_t shortest = last[count - 1];
+        for (int k = 0; k < lanes; ++k) row[k] = first[k] + (t <= shortest ? t : std::min(t, last[k])) * labels;
         V<T> high = all<T>(nothing), block[lanes];
         for (int64_t next = 0; next < labels; next += lanes) {
             // the last block reaches back where it would reach beyond the row

@@ -10,8 +10,8 @@ INLINE int thread_number() {
 
 // Longest first: the chains of a unit are alike, and those that have ended are the last of it.
 template <class In> static void sort_by_length(const Chain<In>& chain, std::vector<int64_t>& rows) {
-    if (chain.lengths)
-        std::stable_sort(rows.begin(), rows.end(), [&](int64_t a, int64_t b) { return chain.lengths[a] > chain.lengths[b]; });
+    const auto longer = [&](int64_t a, int64_t b) { return chain.lengths[a] > chain.lengths[b]; };
+    if (chain.lengths && !std::is_sorted(rows.begin(), rows.end(), longer)) std::stable_sort(rows.begin(), rows.end(), longer);
 }
 
 // How many chains share a unit: all that share each step's table when tables change from step to step, as each is exponentiated once.

@@ -24,6 +24,9 @@ WORTH_A_THREAD = 1_000_000
 LARGEST = 2**26
 
 _FORWARD, _BACKWARD, _BOTH = range(3)
+
+# By their names: a call on a small batch is short enough for every look-up to count.
+is_compiling, transforms_active = torch.compiler.is_compiling, torch._C._are_functorch_transforms_active
 _LANES = {torch.float32: 8, torch.float64: 4}
 
 
@@ -34,8 +37,8 @@ def serves(unary: Tensor, pair: Tensor) -> bool:
         and unary.is_cpu
         and unary.dtype in _LANES
         and pair.dtype is unary.dtype
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
+        and not is_compiling()
+        and not transforms_active()
     )
 
 
@@ -237,7 +240,7 @@ class _Run:
         """Best labels and their scores."""
         assert kernels is not None
         unary = self.unary
-        labels = torch.empty(self.batch, unary.shape[1], dtype=torch.int64, device="cpu")
+        labels = unary.new_empty(self.batch, unary.shape[1], dtype=torch.int64)
         score = unary.new_empty(self.batch)
         kernels.chain_best(*self.chain, labels.data_ptr(), score.data_ptr(), self.threads)
         return labels, score
