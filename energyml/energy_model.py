@@ -371,10 +371,12 @@ class EnergyModel(nn.Module):
             backend, verdict = self._backend(own)
             within = replace(problem, evidence=self._evidence(answer, problem.env.batch))
             losses, cells = nll_within(posterior, Posterior(backend.open(within), verdict, within), chosen)
-            return ExampleLosses(losses, cells, chosen, problem)
-        answer = self._answers.labels(answer, problem.env.batch)
+            return ExampleLosses(losses, chosen, problem, lambda: cells)
+        batch = problem.env.batch
+        answer = self._answers.labels(answer, batch)
+        batch.checked.update(answer)
         losses = cards.implementation(chosen.card)(posterior, answer, chosen)
-        return ExampleLosses(losses, labelled_cells(answer), chosen, problem)
+        return ExampleLosses(losses, chosen, problem, lambda: labelled_cells(answer))
 
     def losses_under(
         self,

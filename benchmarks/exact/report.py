@@ -288,8 +288,8 @@ def made() -> str:
             "### The torch path alone\n\n" + torch_table(),
             "### Magnitudes\n\nLargest errors in float32 against float64, over all sizes, full and ragged.\n\n"
             + accuracy_table(),
-            "### Distance from the machine's limit\n\nTimes longer than the limit: the public call / the engine "
-            "alone.\n\n" + limit_table(),
+            "### Distance from the machine's limit\n\nTimes longer than the limit: `em.functional` on bare scores / "
+            "through a compiled spec.\n\n" + limit_table(),
             "### Memory\n\nPeak above the inputs of likelihood and gradients, in a fresh process.\n\n" + memory_table(),
             "### Growth\n\n![Time against length and batch](performance-growth.svg)",
             "### Threads\n\nHow many times faster two threads are than one.\n\n" + threads_table(),

@@ -131,6 +131,7 @@ class Batch:
         seen: by dim: [B, T] which positions networks see, where lengths alone do not say.
         device: where the tensors live.
         dtype: the floating-point type that scores are computed in.
+        checked: labels by variable that a loss has checked already: what it asks with them need not do so again.
     """
 
     size: int
@@ -143,6 +144,7 @@ class Batch:
     dtype: torch.dtype = torch.float32
     _frames: dict[Counted, Mapping[str, Along]] = field(default_factory=dict, repr=False, compare=False)
     _cells: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
+    checked: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def exists(self) -> Mapping[str, Tensor]:

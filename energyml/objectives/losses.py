@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,20 +22,34 @@ class ExampleLosses:
 
     Attributes:
         losses: [B].
-        cells: [B] how many cells of each example have a label or a value.
         objective: what was asked for.
         problem: the batch; what networks gave for it is remembered there.
+        counted: gives `cells`, which not every reduction needs.
     """
 
     losses: Tensor
-    cells: Tensor
     objective: Selection
     problem: Problem
+    counted: Callable[[], Tensor]
+
+    @cached_property
+    def cells(self) -> Tensor:
+        """[B]: how many cells of each example have a label or a value."""
+        return self.counted()
 
     def reduced(self, reduction: str | None = None) -> Tensor:
-        """The loss of the batch; see `reduce_losses`."""
-        chosen = reduction or self.objective["reduction"]
-        return reduce_losses(self.losses, self.cells, chosen, self.objective.name)
+        """The loss of the batch: one of `REDUCTIONS`, the objective's own when `None`."""
+        losses, chosen = self.losses, reduction or self.objective["reduction"]
+        chosen = chosen or ("cell" if self.objective.name == "marginal_ce" else "example")
+        if chosen not in REDUCTIONS:
+            raise ValueError(f"unknown reduction `{chosen}`; known: {', '.join(REDUCTIONS)}")
+        if chosen == "none":
+            return losses
+        if chosen == "sum":
+            return losses.sum()
+        if chosen == "cell":
+            return losses.sum() / self.cells.sum().clamp(min=1).to(losses.dtype)
+        return losses.sum() / max(1, losses.numel())
 
 
 def with_cost(objective: Selection, cost: Mapping[str, Tensor] | None) -> Selection:
@@ -60,24 +75,3 @@ def per_example(cells: Tensor) -> Tensor:
 def at_hand(tensor: Tensor) -> bool:
     """Whether looking at a value costs nothing: not on an accelerator, and not where functions are transformed."""
     return tensor.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
-def reduce_losses(losses: Tensor, cells: Tensor, reduction: str | None, objective: str) -> Tensor:
-    """Reduce per-example losses [B].
-
-    Args:
-        losses: [B]; a sum over cells for objectives that are made of cells.
-        cells: [B] how many labelled cells each example has.
-        reduction: one of `REDUCTIONS`; the objective's own when `None`.
-        objective: its name, which decides the default.
-    """
-    chosen = reduction or ("cell" if objective == "marginal_ce" else "example")
-    if chosen not in REDUCTIONS:
-        raise ValueError(f"unknown reduction `{chosen}`; known: {', '.join(REDUCTIONS)}")
-    if chosen == "none":
-        return losses
-    if chosen == "sum":
-        return losses.sum()
-    if chosen == "cell":
-        return losses.sum() / cells.sum().clamp(min=1).to(losses.dtype)
-    return losses.sum() / max(1, losses.numel())
