@@ -208,13 +208,18 @@ def _flat(table: Tensor, domain: tuple[int, ...], arity: int) -> Tensor:
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z by the native kernel; the second derivative goes through torch operations."""
+    """log Z by the native kernel, with its gradients at once; the second derivative goes through torch operations.
+
+    Losses weigh all examples alike: the gradients for a weight of 1 are scaled then, and computed again otherwise.
+    """
 
     @staticmethod
     def forward(ctx: Any, forest: Forest, unary: Tensor, pair: Tensor) -> Tensor:
         ctx.forest = forest
         ctx.save_for_backward(unary, pair)
-        return sweep(forest.trees, *_plain(unary, pair)).total.to(unary.dtype)
+        ones = torch.ones(unary.shape[0], dtype=torch.float64, device="cpu")
+        swept = ctx.swept = sweep(forest.trees, *_plain(unary, pair), weights=ones, pairs=pair.requires_grad)
+        return swept.total.to(unary.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -225,8 +230,16 @@ class _LogPartition(torch.autograd.Function):
             wanted = [one for one in (unary, pair) if one.requires_grad]
             found = iter(slopes(weighted, wanted, again=True))
             return None, *(next(found) if one.requires_grad else None for one in (unary, pair))
-        weights = gradients[0].to(torch.float64).contiguous()
-        swept = sweep(ctx.forest.trees, *_plain(unary, pair), weights=weights, pairs=ctx.needs_input_grad[2])
+        weights = gradients[0]
+        swept, ctx.swept = ctx.swept, None  # the caller may write into its gradients
+        common = float(weights[0]) if len(weights) else 0.0
+        if swept is not None and (weights.stride(0) == 0 or bool((weights == common).all())):
+            for one in (swept.unary, swept.pair):
+                if one is not None and common != 1:
+                    one.mul_(common)
+        else:
+            each = weights.to(torch.float64).contiguous()
+            swept = sweep(ctx.forest.trees, *_plain(unary, pair), weights=each, pairs=ctx.needs_input_grad[2])
         assert swept.unary is not None
         return None, swept.unary.to(unary.dtype), None if swept.pair is None else swept.pair.to(pair.dtype)
 

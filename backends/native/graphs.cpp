@@ -172,6 +172,7 @@ template <class T> struct Trees {
 // What a thread needs while it works on its examples.
 template <class T> struct Room {
     std::vector<T> state, some;
+    std::vector<uint8_t> received;
     std::vector<double> safe;
 };
 
@@ -184,7 +185,7 @@ template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, 
     const bool back = trees.weights != nullptr;
     bool safe = !shared || shared->narrow;
     if (safe) {
-        ScaledTree<T> fast(trees.forest, example, unary, pair, trees.edge_stride, shared, room.state.data());
+        ScaledTree<T> fast(trees.forest, example, unary, pair, trees.edge_stride, shared, room.state.data(), room.received.data());
         trees.log_z[example] = fast.up(safe);
         if (safe && back && trees.log_z[example] > NOTHING)
             fast.down(trees.weights[example], trees.unary_gradient + example * cells, gradient, gradient_step, room.some);
@@ -200,6 +201,7 @@ template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, 
 template <class T>
 INLINE void sum_trees(const Trees<T>& trees, int64_t first, int64_t last, int thread, const Exponentials<T>* shared) {
     Room<T> room;
+    room.received.resize(static_cast<size_t>(trees.forest.nodes));
     room.state.resize(static_cast<size_t>(2 * trees.forest.nodes * round_up(trees.forest.labels, Lanes<T>::count)) + 16);
     for (int64_t example = first; example < last; ++example) sum_tree<T>(trees, example, thread, shared, room);
 }

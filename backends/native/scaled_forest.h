@@ -48,23 +48,32 @@ template <class T> struct Exponentials {
     }
 };
 
-// out[r] = in[r] @ table for R rows that need not lie side by side.
+// out[r] = in[r] @ table for R rows that need not lie side by side.  Few sums are split S ways, as each waits for its own last one.
 template <class T, int R, int P>
 INLINE void some_columns(const T* const* in, const T* table, int64_t labels, int64_t padded, T* const* out, int64_t column) {
     constexpr int lanes = Lanes<T>::count;
-    V<T> sum[R][P];
-    for (int r = 0; r < R; ++r)
-        for (int p = 0; p < P; ++p) sum[r][p] = V<T>{};
-    for (int64_t i = 0; i < labels; ++i) {
+    constexpr int S = R * P >= 8 ? 1 : (R * P >= 4 ? 2 : 4);
+    V<T> sum[S][R][P];
+    for (auto& some : sum)
+        for (auto& row : some)
+            for (V<T>& one : row) one = V<T>{};
+    const auto add = [&](int64_t i, V<T>(&to)[R][P]) __attribute__((always_inline)) {
         V<T> entry[P];
         for (int p = 0; p < P; ++p) entry[p] = load(table + i * padded + column + p * lanes);
         for (int r = 0; r < R; ++r) {
             const V<T> factor = all<T>(in[r][i]);
-            for (int p = 0; p < P; ++p) sum[r][p] += factor * entry[p];
+            for (int p = 0; p < P; ++p) to[r][p] += factor * entry[p];
         }
-    }
+    };
+    int64_t i = 0;
+    for (; i + S <= labels; i += S)
+        for (int way = 0; way < S; ++way) add(i + way, sum[way]);
+    for (; i < labels; ++i) add(i, sum[0]);
     for (int r = 0; r < R; ++r)
-        for (int p = 0; p < P; ++p) store(out[r] + column + p * lanes, sum[r][p]);
+        for (int p = 0; p < P; ++p) {
+            for (int way = 1; way < S; ++way) sum[0][r][p] += sum[way][r][p];
+            store(out[r] + column + p * lanes, sum[0][r][p]);
+        }
 }
 
 template <class T, int R> INLINE void rows_times(const T* const* in, const T* table, int64_t labels, int64_t padded, T* const* out) {
@@ -79,29 +88,67 @@ template <class T, int R> INLINE void rows_times(const T* const* in, const T* ta
 }
 
 template <class T> INLINE void group_times(int count, const T* const* in, const T* table, int64_t labels, int64_t padded, T* const* out) {
-    if (count == 4)
-        rows_times<T, 4>(in, table, labels, padded, out);
-    else
-        for (int r = 0; r < count; ++r) rows_times<T, 1>(in + r, table, labels, padded, out + r);
+    switch (count) {
+        case 1: return rows_times<T, 1>(in, table, labels, padded, out);
+        case 2: return rows_times<T, 2>(in, table, labels, padded, out);
+        case 3: return rows_times<T, 3>(in, table, labels, padded, out);
+        default: return rows_times<T, 4>(in, table, labels, padded, out);
+    }
+}
+
+// total [labels, labels] += sum over k of outer(left[k], right[k]), rows of both `padded` long: R lines and P vectors at a time.
+template <class T, int R, int P> INLINE void outer_block(const T* left, const T* right, int64_t count, int64_t padded, V<T> (&sum)[R][P]) {
+    constexpr int lanes = Lanes<T>::count;
+    for (auto& row : sum)
+        for (V<T>& one : row) one = V<T>{};
+    for (int64_t k = 0; k < count; ++k) {
+        V<T> column[P];
+        for (int p = 0; p < P; ++p) column[p] = load(right + k * padded + p * lanes);
+        for (int r = 0; r < R; ++r) {
+            const V<T> factor = all<T>(left[k * padded + r]);
+            for (int p = 0; p < P; ++p) sum[r][p] += factor * column[p];
+        }
+    }
+}
+template <class T> INLINE void add_outer(const T* left, const T* right, int64_t count, int64_t labels, int64_t padded, T* total) {
+    constexpr int lanes = Lanes<T>::count, R = 4;
+    for (int64_t i = 0; i < labels; i += R)  // padding makes up for lines that there are not
+        for (int64_t j = 0; j < padded; j += 2 * lanes) {
+            alignas(64) T some[R][2 * lanes] = {};
+            if (j + lanes < padded) {
+                V<T> sum[R][2];
+                outer_block<T, R, 2>(left + i, right + j, count, padded, sum);
+                for (int r = 0; r < R; ++r) store(some[r], sum[r][0]), store(some[r] + lanes, sum[r][1]);
+            } else {
+                V<T> sum[R][1];
+                outer_block<T, R, 1>(left + i, right + j, count, padded, sum);
+                for (int r = 0; r < R; ++r) store(some[r], sum[r][0]);
+            }
+            for (int64_t r = 0; r < std::min<int64_t>(R, labels - i); ++r)
+                for (int64_t c = 0; c < std::min<int64_t>(2 * lanes, labels - j); ++c) total[(i + r) * labels + j + c] += some[r][c];
+        }
 }
 
 // The trees of one example.  `state` is [2, nodes, padded]: beliefs of the nodes, and the messages they sent.
 template <class T> class ScaledTree {
   public:
-    ScaledTree(const Forest& forest, int64_t example, const T* unary, const T* pair, int64_t edge_stride, const Exponentials<T>* shared, T* state)
+    ScaledTree(const Forest& forest, int64_t example, const T* unary, const T* pair, int64_t edge_stride, const Exponentials<T>* shared, T* state, uint8_t* received)
         : tree_(forest, example), labels_(forest.labels), padded_(round_up(forest.labels, Lanes<T>::count)), unary_(unary), pair_(pair),
-          edge_stride_(edge_stride), shared_(shared), belief_(state), message_(state + forest.nodes * padded_) {}
+          edge_stride_(edge_stride), shared_(shared), belief_(state), message_(state + forest.nodes * padded_), received_(received) {}
 
     // log Z; `safe` is cleared when the numbers spread too far.
     INLINE double up(bool& safe) {
         double total = 0;
-        for (int64_t k = 0; k < tree_.count && safe; ++k) total += start(tree_.order[k], safe);
+        I<T> lost = I<T>{};  // numbers that vanish or grow beyond all bounds
+        for (int64_t k = 0; k < tree_.count; ++k) total += start(tree_.order[k], lost);
         int64_t exponent = 0;
+        safe = safe && !any<T>(lost);
         for (int64_t k = 0; k < tree_.count && safe;) {
             const int size = group(k);
             const T* in[4];
             T* out[4];
             for (int r = 0; r < size; ++r) {
+                if (tree_.height[tree_.order[k + r]]) exponent += settle(tree_.order[k + r], safe);
                 in[r] = belief(tree_.order[k + r]);
                 out[r] = message(tree_.order[k + r]);
             }
@@ -111,17 +158,21 @@ template <class T> class ScaledTree {
                 const Exponentials<T>& table = weights(tree_.order[k]);
                 safe = safe && table.narrow;
                 group_times<T>(size, in, table.rows[tree_.swapped[tree_.order[k]]].data(), labels_, padded_, out);
-                for (int r = 0; r < size; ++r) exponent += receive(tree_.order[k + r], safe);
+                for (int r = 0; r < size; ++r) exponent += receive(tree_.order[k + r], lost, safe);
                 total += size * table.shift;
             }
             k += size;
         }
+        safe = safe && !any<T>(lost);
         return total + exponent * 0.693147180559945309417;
     }
 
     // Marginals times the weight; pairs as in `TreePass::down`.
     INLINE void down(double weight, T* unary_gradient, T* pair_gradient, int64_t gradient_stride, std::vector<T>& room) {
-        room.resize(static_cast<size_t>(8 * padded_));
+        const bool later = pair_gradient && shared_;  // outer products that are added up at once
+        room.resize(static_cast<size_t>((8 + (later ? 2 * tree_.count : 0)) * padded_));
+        T *lines = room.data() + 8 * padded_, *columns = lines + tree_.count * padded_;
+        int64_t steps = 0;
         for (int64_t last = tree_.count; last > 0;) {
             int64_t k = last - 1;
             const int size = group_back(k);
@@ -154,12 +205,20 @@ template <class T> class ScaledTree {
             group_times<T>(size, ratio, table.rows[!tree_.swapped[first]].data(), labels_, padded_, share);
             for (int r = 0; r < size; ++r) {
                 const int64_t node = tree_.order[k + r];
-                if (pair_gradient) pairs(node, ratio[r], pair_gradient + tree_.edge[node] * gradient_stride, table);
                 T* own = belief(node);
+                if (later) {
+                    const bool swapped = tree_.swapped[node];
+                    std::copy(swapped ? ratio[r] : own, (swapped ? ratio[r] : own) + padded_, lines + steps * padded_);
+                    std::copy(swapped ? own : ratio[r], (swapped ? own : ratio[r]) + padded_, columns + steps * padded_);
+                    ++steps;
+                } else if (pair_gradient) {
+                    pairs(node, ratio[r], pair_gradient + tree_.edge[node] * gradient_stride, table);
+                }
                 for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(own + c, load(own + c) * load(share[r] + c));
             }
             last = k;
         }
+        if (later) add_outer<T>(lines, columns, steps, labels_, padded_, pair_gradient);
         for (int64_t k = 0; k < tree_.count; ++k)
             std::memcpy(unary_gradient + tree_.order[k] * labels_, belief(tree_.order[k]), sizeof(T) * labels_);
     }
@@ -192,27 +251,35 @@ template <class T> class ScaledTree {
         return own_;
     }
 
-    // exp(unary - max) of a node; returns the maximum.
-    INLINE double start(int64_t node, bool& safe) {
-        const T nothing = -std::numeric_limits<T>::infinity();
+    // exp(unary - max) of a node; returns the maximum, and notes scores that spread too far.
+    INLINE double start(int64_t node, I<T>& lost) {
+        constexpr int lanes = Lanes<T>::count;
+        const V<T> nothing = all<T>(-std::numeric_limits<T>::infinity());
         T* out = belief(node);
         const T* from = unary_ + node * labels_;
-        std::memcpy(out, from, sizeof(T) * labels_);
-        for (int64_t c = labels_; c < padded_; ++c) out[c] = nothing;
-        V<T> high_lanes = load(out), low_lanes = all<T>(-nothing);
-        for (int64_t c = 0; c < padded_; c += Lanes<T>::count) {
-            const V<T> x = load(out + c);
+        received_[node] = 0;
+        V<T> high_lanes = nothing;
+        int64_t c = 0;
+        for (; c + lanes <= labels_; c += lanes) {
+            const V<T> x = load(from + c);
+            store(out + c, x);
             high_lanes = larger<T>(x, high_lanes);
-            low_lanes = x > all<T>(nothing) ? smaller<T>(x, low_lanes) : low_lanes;
         }
-        const T high = horizontal_max<T>(high_lanes);
-        if (!(high > nothing)) {
-            for (int64_t c = 0; c < padded_; ++c) out[c] = 0;
-            return NOTHING;
+        if (c < padded_) {
+            V<T> x = nothing;
+            if (node + 1 < tree_.nodes && padded_ <= 2 * labels_)  // what follows the row is the next node's
+                x = first_lanes<T>(labels_ - c) ? load(from + c) : nothing;
+            else
+                for (int64_t k = 0; c + k < labels_; ++k) x[k] = from[c + k];
+            store(out + c, x);
+            high_lanes = larger<T>(x, high_lanes);
         }
-        const T low = -horizontal_max<T>(-low_lanes);
-        safe = safe && high - low <= Bounds<T>::spread;
-        for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(out + c, exponential<T>(load(out + c) - high));
+        const T high = horizontal_max<T>(high_lanes), base = high > nothing[0] ? high : 0;
+        for (c = 0; c < padded_; c += lanes) {
+            const V<T> x = load(out + c) - base;
+            lost |= (x < all<T>(-Bounds<T>::spread)) & (x > nothing);
+            store(out + c, exponential<T>(x));
+        }
         return high;
     }
 
@@ -225,15 +292,27 @@ template <class T> class ScaledTree {
         return sum > 0 ? std::log(static_cast<double>(sum)) : NOTHING;
     }
 
-    // The parent's belief times a message, rescaled; returns the exponent that was taken out.  A message is at least the floor times
-    // exp(-spread), the belief at least the floor: even the product of all three is a normal number, so that none has vanished.
-    INLINE int64_t receive(int64_t node, bool& safe) {
+    // The parent's belief times a message; now and then it is rescaled on the way: returns the exponent that was taken out.
+    INLINE int64_t receive(int64_t node, I<T>& lost, bool& safe) {
+        const int64_t parent = tree_.parent[node];
         const T* sent = message(node);
-        T* above = belief(tree_.parent[node]);
+        T* above = belief(parent);
+        const V<T> zero = V<T>{}, least = all<T>(std::numeric_limits<T>::min()), most = all<T>(std::numeric_limits<T>::max());
+        for (int64_t c = 0; c < padded_; c += Lanes<T>::count) {
+            const V<T> before = load(above + c), factor = load(sent + c), after = before * factor;
+            lost |= ((after < least) & (before > zero) & (factor > zero)) | (after > most);
+            store(above + c, after);
+        }
+        return ++received_[parent] % 4 ? 0 : settle(parent, safe);
+    }
+
+    // Rescale a belief; returns the exponent that was taken out.  A settled belief is at least the floor, so that its products with
+    // the table are normal numbers.
+    INLINE int64_t settle(int64_t node, bool& safe) {
+        T* own = belief(node);
         int64_t exponent = 0;
-        for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(above + c, load(above + c) * load(sent + c));
-        const T again = scale_of(above, exponent, safe);
-        for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(above + c, load(above + c) * again);
+        const T again = scale_of(own, exponent, safe);
+        for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(own + c, load(own + c) * again);
         return exponent;
     }
 
@@ -253,6 +332,7 @@ template <class T> class ScaledTree {
         return power_of_two<T>(-by);
     }
 
+    // Where each edge has a table of its own.
     INLINE void pairs(int64_t node, const T* ratio, T* gradient, const Exponentials<T>& table) {
         const T* own = belief(node);  // not a marginal yet
         const T* lines = tree_.swapped[node] ? ratio : own;
@@ -260,10 +340,7 @@ template <class T> class ScaledTree {
         for (int64_t i = 0; i < labels_; ++i) {
             const T factor = lines[i];
             T* to = gradient + i * labels_;
-            if (shared_)
-                for (int64_t j = 0; j < labels_; ++j) to[j] += factor * columns[j];
-            else
-                for (int64_t j = 0; j < labels_; ++j) to[j] += factor * columns[j] * table.rows[0][i * padded_ + j];
+            for (int64_t j = 0; j < labels_; ++j) to[j] += factor * columns[j] * table.rows[0][i * padded_ + j];
         }
     }
 
@@ -273,6 +350,7 @@ template <class T> class ScaledTree {
     int64_t edge_stride_;
     const Exponentials<T>* shared_;
     T *belief_, *message_;
+    uint8_t* received_;  // [nodes]: messages since the last turn of 256
     Exponentials<T> own_;
 };
 

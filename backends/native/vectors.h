@@ -38,7 +38,8 @@ typedef float Half __attribute__((vector_size(16), aligned(4), may_alias));  // 
 
 template <class T> INLINE V<T> load(const T* p) { return *reinterpret_cast<const V<T>*>(p); }
 template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<V<T>*>(p) = v; }
-template <class T> INLINE V<T> all(T x) { return x - V<T>{}; }
+// A number in every lane.  By a shuffle: written otherwise, clones of a function for wider vectors would insert it lane by lane.
+template <class T> INLINE V<T> all(T x) { return __builtin_shuffle(V<T>{x}, I<T>{}); }
 
 // A vector of T from scores of another width.
 template <class T, class In> INLINE V<T> load_as(const In* p) {

@@ -155,7 +155,7 @@ class TableTerm(BoundTerm):
         assert joint is not None
         flat = table.flatten(1 + self.rank)
         lead = torch.broadcast_shapes(flat.shape[:-1], joint.shape[:-1])
-        value = flat.expand(*lead, flat.shape[-1]).gather(-1, joint.expand(*lead, copies))
+        value = _looked_up(flat, joint.expand(*lead, copies))
         if valid is not None:
             value = torch.where(valid.unsqueeze(-1), value, 0)
         return value.flatten(1, -2).sum(1).flatten() if value.dim() > 2 else value.flatten()
@@ -167,6 +167,23 @@ class TableTerm(BoundTerm):
         a vector for each of its cells, copies x elements x joint labels multiplications.
         """
         return MultilinearForm(self, env, copies, penalty)
+
+
+def _looked_up(table: Tensor, joint: Tensor) -> Tensor:
+    """[*lead, copies]: entries of a table [*lead (1 where shared), labels] at joint labels [*lead, copies].
+
+    What is shared is not spread out, so that its gradient has its own size too.
+    """
+    lead = table.shape[:-1]
+    if lead == joint.shape[:-1]:
+        return table.gather(-1, joint)
+    stride = table.shape[-1]
+    for axis in reversed(range(len(lead))):
+        if lead[axis] > 1:
+            row = torch.arange(lead[axis], device=joint.device)
+            joint = joint + stride * row.reshape(-1, *([1] * (joint.dim() - 1 - axis)))
+            stride *= lead[axis]
+    return table.reshape(-1).index_select(0, joint.reshape(-1)).reshape(joint.shape)
 
 
 def _constants(term: Term, graph: Graph) -> tuple[tuple[Affine, Extent], ...]:
