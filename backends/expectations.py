@@ -10,13 +10,19 @@ from torch import Tensor
 from energyml.backend import Problem, QueryRefused
 from energyml.bind.batch import Batch
 from energyml.posterior import Posterior
+from energyml.transforms import seen
 
 
 def expected(p: Tensor, values: Tensor) -> Tensor:
-    """[B]: the sum of p * values over all axes but the first; what has no probability does not count, even at -inf."""
-    where = p != 0
-    total: Tensor = (p * values.expand_as(p).masked_fill(~where, 0)).flatten(1).sum(1)
-    return total
+    """[B]: the sum of p * values over all axes but the first; what has no probability does not count, even at -inf.
+
+    Infinite, with zero gradients, where what has some is.
+    """
+    counted = values.expand_as(p).masked_fill(p == 0, 0)
+    endless = counted.isinf()
+    total = (p * counted.masked_fill(endless, 0)).flatten(1).sum(1)
+    limit = counted.detach().masked_fill(~endless, 0).flatten(1).sum(1)
+    return torch.where(limit == 0, total, limit)
 
 
 def normalised(p: Tensor, arity: int) -> Tensor:
@@ -55,6 +61,11 @@ def cross_entropy(log_z: Tensor, expected_score: Tensor, possible: Tensor) -> Te
     return torch.where(possible, found, 0)
 
 
+def divergence(cross: Tensor, entropy: Tensor) -> Tensor:
+    """[B]: cross-entropy less entropy; inf, with zero gradients, where the former is."""
+    return torch.where(cross.isposinf(), cross, cross - entropy)
+
+
 def comparable(problem: Problem, other: Posterior) -> Problem:
     """The problem of a second posterior, checked to be about the same cells."""
     second = other.problem
@@ -74,14 +85,16 @@ def comparable(problem: Problem, other: Posterior) -> Problem:
             f"the two posteriors are about batches of different sizes: {batches[0].size} examples with cells "
             f"{shapes[0]}, and {batches[1].size} with {shapes[1]}"
         )
-    if problem.env.batch.device.type == "cpu" and any(
-        not _same_cells(*batches, v.name, v.dims) for v in problem.graph.discrete
-    ):
+    if any(not _same_cells(*batches, v.name, v.dims) for v in problem.graph.discrete):
         raise QueryRefused("the two posteriors have different lengths or masks, so that they cannot be compared")
     return second
 
 
 def _same_cells(one: Batch, other: Batch, name: str, dims: tuple[str, ...]) -> bool:
+    """Whether two batches have the same cells; where that cannot be looked at, they are taken to have them."""
+    cells = one.cells(name, dims), other.cells(name, dims)
+    if cells == (None, None) or any(given is not None and not seen(given) for given in cells):
+        return True
     return torch.equal(one.cells_exist(dims, name), other.cells_exist(dims, name))
 
 

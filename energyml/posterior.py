@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
@@ -15,6 +16,7 @@ from energyml.cards.card import Selection
 from energyml.plan.planner import Verdict
 from energyml.queries import QUERIES, Quality, Query
 from energyml.result import Assignment, Result
+from energyml.transforms import seen
 
 if TYPE_CHECKING:
     from energyml.certificates import Certificate
@@ -77,6 +79,28 @@ class Posterior:
                 raise QueryRefused(f"`expectation` asks about `{name}`, which the model does not have")
             if not isinstance(one, Tensor):
                 raise QueryRefused(f"`expectation` needs a tensor for `{name}`, found {type(one).__name__}")
+            if one.is_floating_point() and seen(one) and math.isnan(float(one.detach().sum())):
+                self._refuse_nan(name, one.isnan())
+
+    def _refuse_nan(self, name: str, bad: Tensor) -> None:
+        """Refuse values [B or 1, *places, ...] that are NaN where there is a cell or a factor."""
+        problem, batch = self.problem, self.problem.env.batch
+        if name in problem.graph.variables:
+            variable = problem.graph.variables[name]
+            span, exists = variable.span, batch.cells(name, variable.dims)
+        else:
+            term = next(one for one in problem.terms if one.term.name == name)
+            span, exists = term.term.span, term.valid(batch)
+        if exists is not None:
+            pairs = zip(bad.shape, exists.shape, strict=False)
+            if bad.dim() < exists.dim() or any(1 not in (size, full) and size != full for size, full in pairs):
+                return  # values of another shape are refused where they are used
+            bad = bad & exists.reshape(*exists.shape, *([1] * (bad.dim() - exists.dim())))
+        if bool(bad.any()):
+            spot = bad.nonzero()[0].tolist()
+            remedy = "`expectation` takes a number for every label; what is not to count has the value 0"
+            facts = {"name": name, "value": "NaN", "example": spot[0], "place": spot[1:]}
+            raise problem.answers.fail("E0512", span, help=remedy, **facts)
 
     def _targets(self) -> set[str]:
         return {term.term.name for term in self.problem.terms} | set(self.problem.graph.variables)

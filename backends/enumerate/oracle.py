@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
-from energyml.backends.expectations import comparable, expected, factored_expectation
+from energyml.backends.expectations import comparable, divergence, expected, factored_expectation
 from energyml.backends.logspace import difference, entropy_terms, logsumexp, softmax
 from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm, TableTerm
@@ -168,7 +168,7 @@ class OracleSession(Session):
         return self._stacked(rows)
 
     def _kl(self, query: Query) -> Tensor:
-        return self._cross_entropy(query) - self._entropy(query)
+        return divergence(self._cross_entropy(query), self._entropy(query))
 
     # --------------------------------------------------------------------------------------------------- best answers
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from energyml.backend import Backend, Problem, Session
 from energyml.backends.exact.chain import ChainSession
 from energyml.backends.exact.engines import ENGINES
@@ -54,16 +52,8 @@ class Exact(Backend):
     def _open_graph(self, problem: Problem) -> Session:
         batch = problem.env.batch
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
-        try:
-            sources = Sources(problem.graph, terms, batch, dict(problem.env.module.named_buffers(recurse=False)))
-            forest = find_forest(sources)
-        except RuntimeError as error:
-            if not torch._C._are_functorch_transforms_active():
-                raise
-            raise EnergyError(
-                "this transform of `torch.func` cannot follow a graph whose edges are given at run time; "
-                "`torch.autograd` gives the same gradients"
-            ) from error
+        sources = Sources(problem.graph, terms, batch, dict(problem.env.module.named_buffers(recurse=False)))
+        forest = find_forest(sources)
         if forest is not None:
             return TreeSession(problem, self.plans, sources, forest, self.kernels)
         return GraphSession(problem, self.plans, sources, self.kernels)

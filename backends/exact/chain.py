@@ -17,11 +17,19 @@ from energyml.backends.exact.recursion import (
     chain_max_marginals,
     chain_score,
 )
-from energyml.backends.expectations import comparable, cross_entropy, expected, factored_expectation, normalised
+from energyml.backends.expectations import (
+    comparable,
+    cross_entropy,
+    divergence,
+    expected,
+    factored_expectation,
+    normalised,
+)
 from energyml.backends.logspace import difference
 from energyml.bind.batch import Along
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
+from energyml.transforms import followed, gradients
 from energyml.untraced import untraced
 
 
@@ -109,6 +117,8 @@ class ChainSession(Session):
         potentials = self.potentials
         if potentials.unary.shape[1] == 0:
             return potentials.unary, potentials.pair  # no cells: nothing to differentiate, and nothing in the answer
+        if followed():
+            return self._followed_moments(potentials, pairs)
         direct = self.engine.marginals(potentials, pairs)
         if direct is not None:
             return direct[0], potentials.pair if direct[1] is None else direct[1]
@@ -127,6 +137,16 @@ class ChainSession(Session):
             total = log_z.masked_fill(log_z.isneginf(), 0).sum()
             wanted = (unary, steps) if pairs else (unary,)
             found = torch.autograd.grad(total, wanted, create_graph=tracked, materialize_grads=True)
+        return found[0], found[-1]
+
+    def _followed_moments(self, potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor]:
+        """The same as functions that transforms see through."""
+
+        def total(unary: Tensor, steps: Tensor = potentials.steps) -> Tensor:
+            log_z = self.engine.log_partition(Potentials(unary, steps, potentials.count))
+            return log_z.masked_fill(log_z.isneginf(), 0).sum()
+
+        found = gradients(total, (potentials.unary, potentials.pair) if pairs else (potentials.unary,))
         return found[0], found[-1]
 
     def _factor_marginals(self, query: Query) -> dict[str, Tensor]:
@@ -167,7 +187,7 @@ class ChainSession(Session):
         return cross_entropy(query.other.log_partition, score, ~self.log_z.isneginf())
 
     def _kl(self, query: Query) -> Tensor:
-        return self._cross_entropy(query) - self._entropy(query)
+        return divergence(self._cross_entropy(query), self._entropy(query))
 
     # ------------------------------------------------------------------------------------------------- best answers
 

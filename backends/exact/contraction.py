@@ -6,7 +6,7 @@ tensors [R, labels of the cell, labels of the message's cells]: R is the number 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -114,11 +114,38 @@ def best_through(program: Program, factors: Sequence[Piece], done: Contracted, s
         cells = (step.cell, *step.kept)
         for table in step.inputs:
             own = factors[table].cells if table < len(factors) else program.steps[table - len(factors)].kept
-            others = tuple(1 + axis for axis, cell in enumerate(cells) if cell not in own)
-            value = through.amax(others) if others else through
-            left = [cell for cell in cells if cell in own]
-            best[table] = value.permute(0, *(1 + left.index(cell) for cell in own))
+            best[table] = _narrowed(through, cells, own, torch.amax)
     return best
+
+
+def _narrowed(values: Tensor, cells: Scope, own: Scope, reduce: Callable[[Tensor, tuple[int, ...]], Tensor]) -> Tensor:
+    """Values [R, *cells] reduced to some of the cells, in their order."""
+    others = tuple(1 + axis for axis, cell in enumerate(cells) if cell not in own)
+    values = reduce(values, others) if others else values
+    left = [cell for cell in cells if cell in own]
+    return values.permute(0, *(1 + left.index(cell) for cell in own))
+
+
+def entropy_of(program: Program, factors: Sequence[Piece], done: Contracted, weight: Tensor, sums: int) -> Tensor:
+    """[R]: the entropy of the cells behind the first `sums` steps, times a weight [R]; differentiable in every way.
+
+    The sum over cells of -E[log p(cell | cells eliminated later)], from the last cell to the first: the probabilities
+    of a clique are those of its message's cells times the conditional ones.  Scores never enter but in small
+    differences, and no gradient is taken.  Cost: the entries of all cliques.
+    """
+    ahead: dict[int, Tensor] = dict.fromkeys(program.loose, weight)
+    total = torch.zeros_like(weight)
+    for number in reversed(range(sums, len(program.steps))):
+        step, message = program.steps[number], done.messages[number]
+        log = done.cliques[number] - message.masked_fill(message.isneginf(), 0).unsqueeze(1)
+        never = log.isneginf()
+        joint = log.exp() * ahead.pop(len(factors) + number).unsqueeze(1)
+        total = total - (joint * log.masked_fill(never, 0)).flatten(1).sum(1)
+        for table in step.inputs:
+            if table >= len(factors) + sums:
+                kept = program.steps[table - len(factors)].kept
+                ahead[table] = _narrowed(joint, (step.cell, *step.kept), kept, torch.sum)
+    return total
 
 
 def walk(program: Program, done: Contracted, draws: int, generator: torch.Generator | None, labels: Tensor) -> Tensor:
@@ -198,18 +225,20 @@ def best_answers(
     scores = total.expand(examples, -1)
     found = scores.shape[1]
     slots = {table: torch.zeros(examples, found, dtype=torch.long, device=device) for table in range(len(lists))}
-    answers = labels.unsqueeze(1).repeat(1, found, 1)
+    answers = list(labels.unsqueeze(1).expand(-1, found, -1).unbind(2))  # by cell: [R, found]
     order = torch.arange(found, device=device).expand(examples, found)
     _unwind(last, (), order, answers, slots, program.loose)
     for number in reversed(range(sums, len(program.steps))):
         step, origin = program.steps[number], origins[number]
         slot = _looked_up(origin, step.kept, answers, slots[len(factors) + number])
         width = merges[number][-1].left.shape[-1] if merges[number] else lists[step.inputs[0]][0].shape[-1]
-        answers[:, :, step.cell] = slot // width
+        answers[step.cell] = slot // width
         _unwind(merges[number], (step.cell, *step.kept), slot % width, answers, slots, step.inputs)
     missing = count - found
     return (
-        torch.nn.functional.pad(answers, (0, 0, 0, missing)),
+        torch.nn.functional.pad(
+            torch.stack(answers, 2) if answers else labels.new_zeros(examples, found, 0), (0, 0, 0, missing)
+        ),
         torch.nn.functional.pad(scores, (0, missing), value=float("-inf")),
     )
 
@@ -239,11 +268,10 @@ def _aligned_list(one: tuple[Tensor, Scope], cells: Scope) -> Tensor:
     return slots.reshape(*slots.shape[:2], *(next(shape) if cell in own else 1 for cell in cells)).movedim(1, -1)
 
 
-def _looked_up(values: Tensor, cells: Scope, answers: Tensor, slot: Tensor) -> Tensor:
+def _looked_up(values: Tensor, cells: Scope, answers: Sequence[Tensor], slot: Tensor) -> Tensor:
     """[R, n]: entries of values [R or 1, *cells (1 where shared), k] at the answers' labels and the given slots."""
-    examples = answers.shape[0]
-    rows = torch.arange(examples, device=answers.device).unsqueeze(1) if values.shape[0] > 1 else 0
-    places = [answers[:, :, cell] if values.shape[1 + axis] > 1 else 0 for axis, cell in enumerate(cells)]
+    rows = torch.arange(slot.shape[0], device=slot.device).unsqueeze(1) if values.shape[0] > 1 else 0
+    places = [answers[cell] if values.shape[1 + axis] > 1 else 0 for axis, cell in enumerate(cells)]
     return values[(rows, *places, slot)]
 
 
@@ -251,7 +279,7 @@ def _unwind(
     merges: list[_Merge],
     cells: Scope,
     slot: Tensor,
-    answers: Tensor,
+    answers: Sequence[Tensor],
     slots: dict[int, Tensor],
     inputs: Sequence[int],
 ) -> None:

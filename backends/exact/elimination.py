@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.contraction import Piece, best_answers, best_through, contract, piece, walk
+from energyml.backends.exact.contraction import Piece, best_answers, best_through, contract, entropy_of, piece, walk
 from energyml.backends.exact.grounding import Group
 from energyml.backends.exact.plans import Plan, Tables
 from energyml.backends.logspace import entropy_terms, logsumexp, softmax
 from energyml.backends.native import graph as native
 from energyml.backends.native import graphs
+from energyml.transforms import recorded
 
 
 @dataclass(frozen=True)
@@ -134,30 +135,17 @@ class BatchElimination:
         return self._gathered(found).to(_dtype(tables))
 
     def entropy_twin(self, tables: Tables) -> Tensor:
-        """[B]: the entropy of the cells that are no part of the first steps, by torch operations; differentiable.
-
-        The sum over cells of -E[log p(cell | cells eliminated later)]: scores never enter but in small differences.
-        Each cell needs a table that gradients are tracked for.
-        """
+        """[B]: the entropy of the cells that are no part of the first steps, by torch operations; differentiable."""
         found: list[Tensor] = []
         for part in self.parts:
-            first = part.plan.first
-            nothing = self._zeros(part, tables)
-            passes = [contract(part.plan.program, f, nothing) for _, f in self._slices(part, tables)]
-            totals = torch.stack([one.total for one in passes])
-            log_z = logsumexp(totals, 0)
-            cliques = [clique for one in passes for clique in one.cliques[first:]]
-            known = log_z.masked_fill(log_z.isneginf(), 0).sum()
-            shares = slopes(known, cliques, again=True)
-            messages = [message for one in passes for message in one.messages[first:]]
-            entropy = entropy_terms(softmax(totals, 0)).sum(0)
-            for share, clique, message in zip(shares, cliques, messages, strict=True):
-                gone = message.isneginf()
-                below = clique - message.masked_fill(gone, 0).unsqueeze(1)
-                below = torch.where(below.isneginf(), 0, below)
-                each = (share * below).flatten(1).sum(1)
-                entropy = entropy - each
-            found.append(entropy)
+            program, nothing = part.plan.program, self._zeros(part, tables)
+            slices = [factors for _, factors in self._slices(part, tables)]
+            passes = [contract(program, factors, nothing) for factors in slices]
+            share = softmax(torch.stack([one.total for one in passes]), 0)
+            total = entropy_terms(share).sum(0)
+            for factors, done, weight in zip(slices, passes, share, strict=True):
+                total = total + entropy_of(program, factors, done, weight, part.plan.first)
+            found.append(total)
         return self._gathered(found)
 
     # ------------------------------------------------------------------------------------------------------- answers
@@ -421,12 +409,8 @@ def runs_natively(tables: Tables) -> bool:
     """Whether the native kernel can run on these tables."""
     return (
         graphs is not None
-        and not torch.compiler.is_compiling()
-        and all(
-            table.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(table)
-            for table in tables
-            if table is not None
-        )
+        and not recorded()
+        and all(table.device.type == "cpu" for table in tables if table is not None)
     )
 
 

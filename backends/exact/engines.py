@@ -22,6 +22,7 @@ from energyml.backends.exact.struct_engine import struct_log_partition
 from energyml.backends.native import available
 from energyml.backends.native import chain as native
 from energyml.diagnostics import EnergyError
+from energyml.transforms import followed
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Engine:
 
 
 def _applies(potentials: Potentials) -> bool:
-    return native.serves(potentials.scores, potentials.steps)
+    return native.serves(potentials.scores, potentials.steps) and not followed()
 
 
 def _demand(potentials: Potentials) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -14,12 +15,13 @@ from energyml.backends.costs import cost_of
 from energyml.backends.exact.elimination import BatchElimination, Part, slopes, tracked
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Plans, Tables
-from energyml.backends.expectations import comparable, cross_entropy, expected, factored_expectation
+from energyml.backends.expectations import comparable, cross_entropy, divergence, expected, factored_expectation
 from energyml.backends.logspace import difference
 from energyml.bind.terms import TableTerm
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
+from energyml.transforms import followed, gradients, numbers, readable
 from energyml.untraced import untraced
 
 
@@ -42,15 +44,7 @@ class GraphSession(Session):
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
-        try:
-            return Result(handler(query))
-        except RuntimeError as problem:
-            if not torch._C._are_functorch_transforms_active():
-                raise
-            raise QueryRefused(
-                f"`torch.func` cannot follow `{query.kind}` of this structure, only of chains of order 1; "
-                "`log_partition` can be followed, and `torch.autograd` follows all queries"
-            ) from problem
+        return Result(handler(query))
 
     # ------------------------------------------------------------------------------------------------------- the batch
 
@@ -113,26 +107,32 @@ class GraphSession(Session):
     def _observed(self, evidence: Evidence) -> tuple[Tensor, np.ndarray | None]:
         """[B, cells] labels of cells that evidence leaves one label, and which cells these are.
 
-        On an accelerator nobody looks: what is ruled out has the score -inf there.
+        On an accelerator, and where `vmap` maps over evidence or lengths, nobody looks: what is ruled out has the
+        score -inf there.
         """
-        cells, size, device = self.sources.cells, self.batch.size, self.batch.device
-        if device.type != "cpu" or not evidence.allowed:
-            return torch.zeros(size, cells.count, dtype=torch.long, device=device), None
+        cells, size = self.sources.cells, self.batch.size
+        nobody = partial(torch.zeros, size, cells.count, dtype=torch.long, device=self.batch.device)
+        if self.batch.device.type != "cpu" or not evidence.allowed:
+            return nobody(), None
         found, observed = np.zeros((size, cells.count), dtype=np.int64), np.zeros((size, cells.count), dtype=bool)
         for name, allowed in evidence.allowed.items():
-            flat = allowed.numpy().reshape(size, prod(cells.shapes[name]), allowed.shape[-1])
+            seen = numbers(allowed)
+            if seen is None:
+                return nobody(), None
+            flat = seen.reshape(size, prod(cells.shapes[name]), allowed.shape[-1])
             observed[:, cells.span(name)] = np.count_nonzero(flat, -1) == 1
             found[:, cells.span(name)] = flat.argmax(-1)
-        labels = torch.from_numpy(found)
         for variable in self.graph.discrete if self.sources.fixed else ():
-            exists = self.batch.cells(variable.name, variable.dims)
+            exists, span = self.batch.cells(variable.name, variable.dims), cells.span(variable.name)
             if exists is not None:
-                there = exists.reshape(size, prod(cells.shapes[variable.name]))
-                span = cells.span(variable.name)
-                labels[:, span] = torch.where(there, labels[:, span], 0)
+                seen = numbers(exists)
+                if seen is None:
+                    return nobody(), None
+                there = seen.reshape(size, prod(cells.shapes[variable.name]))
+                found[:, span] = np.where(there, found[:, span], 0)
                 if variable.name in evidence.allowed:
-                    observed[:, span] |= ~there.numpy()
-        return labels, observed
+                    observed[:, span] |= ~there
+        return torch.from_numpy(found), observed
 
     # --------------------------------------------------------------------------------------------------- probabilities
 
@@ -172,9 +172,9 @@ class GraphSession(Session):
         """Whether an answer has a label for every cell and nothing else is known; on an accelerator nobody looks."""
         if self.batch.device.type != "cpu" or self.problem.evidence.allowed or set(answer) != set(self.variables):
             return False
-        if any(torch._C._functorch.is_functorch_wrapped_tensor(one) for one in answer.values()):
-            return False
         absent = [self.batch.cells(v.name, v.dims) for v in self.graph.discrete]
+        if any(one is not None and readable(one) is None for one in (*answer.values(), *absent)):
+            return False
         return all(
             bool(((answer[v.name] >= 0) if cells is None else (answer[v.name] >= 0) | ~cells).all())
             for v, cells in zip(self.graph.discrete, absent, strict=True)
@@ -196,6 +196,8 @@ class GraphSession(Session):
         run = self.run(self.problem.evidence)
         if not run.parts:
             return [torch.zeros_like(table) if table is not None else self._nothing() for table in tables]
+        if followed():
+            return self._followed_shares(run, tables, wanted)
         if run.direct(tables):
             shares = run.shares(tables, wanted).gradients
             return [self._nothing() if one is None else one.to(self.batch.dtype) for one in shares]
@@ -208,6 +210,18 @@ class GraphSession(Session):
             chosen = [table for table, one in zip(leaves, wanted, strict=True) if one and table is not None]
             found = iter(slopes(total, chosen, again=wanted_again))
         return [next(found) if one else self._nothing() for one in wanted]
+
+    def _followed_shares(self, run: BatchElimination, tables: Tables, wanted: Sequence[bool]) -> list[Tensor]:
+        """The same as functions that transforms see through."""
+        chosen = {number: table for number, table in enumerate(tables) if wanted[number] and table is not None}
+
+        def total(*leaves: Tensor) -> Tensor:
+            given = dict(zip(chosen, leaves, strict=True))
+            log_z = run.log_partition([given.get(number, table) for number, table in enumerate(tables)])
+            return log_z.masked_fill(log_z.isneginf(), 0).sum()
+
+        found = dict(zip(chosen, gradients(total, list(chosen.values())), strict=True))
+        return [found.get(number, self._nothing()) for number in range(len(tables))]
 
     def expanded(self) -> list[Tensor]:
         """The terms' tables with all elements of their index sets: [B, *domain, *labels]."""
@@ -240,10 +254,7 @@ class GraphSession(Session):
             shares = run.shares(tables, [False] * len(tables), entropies=True)
             assert shares.entropy is not None
             return torch.where(shares.total.isneginf(), 0, shares.entropy).to(self.batch.dtype)
-        again = tracked(tables)
-        with torch.inference_mode(False), torch.enable_grad():
-            found = run.entropy_twin([None if table is None else leaf(table, again) for table in tables])
-        return found if again else found.detach()
+        return run.entropy_twin(tables)
 
     # ---------------------------------------------------------------------------------------------- other functions
 
@@ -257,7 +268,7 @@ class GraphSession(Session):
         return cross_entropy(query.other.log_partition, self.expected_score(other), ~self.log_z.isneginf())
 
     def _kl(self, query: Query) -> Tensor:
-        return self._cross_entropy(query) - self._entropy(Query("entropy"))
+        return divergence(self._cross_entropy(query), self._entropy(query))
 
     def expected_score(self, other: Problem) -> Tensor:
         """[B]: the expected score of another model: its tables are added to the graph, with zeros for numbers."""
@@ -320,9 +331,11 @@ class GraphSession(Session):
                 between = [1] * (scores.dim() - 1)
                 there = exists.reshape(exists.shape[0], *between, *exists.shape[1:])
                 by_name[variable.name] = by_name[variable.name].masked_fill(~there, ABSENT)
-        if tracked([*self.tables(), *cost.values()]):
+        if tracked([*self.tables(), *cost.values()]) or followed():
             path = self._answer_scores(by_name, scores.shape, cost).masked_fill(~found, 0)
-            scores = scores + (path - path.detach())  # the values stay sorted, the gradients are those of the answers
+            scores = scores.detach() + (
+                path - path.detach()
+            )  # the values stay sorted, the gradients are those of the answers
         return Assignment(by_name, scores, self.problem.label_names())
 
     def _answer_scores(self, labels: dict[str, Tensor], shape: torch.Size, cost: dict[str, Tensor]) -> Tensor:

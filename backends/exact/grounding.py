@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from energyml.backend import QueryRefused
 from energyml.backends.native.planning import Scopes
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
 from energyml.model.types import Extent
+from energyml.transforms import numbers, readable
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,9 @@ class Sources:
         for term, batch in self.terms:
             for binding in term.term.domain:
                 if isinstance(binding, Edges):
-                    known = self.constant.get(binding.source)
-                    if known is None or batch.tensors[binding.source].data_ptr() != known.data_ptr():
+                    known, given = self.constant.get(binding.source), readable(batch.tensors[binding.source])
+                    known = None if known is None else readable(known)
+                    if known is None or given is None or given.data_ptr() != known.data_ptr():
                         return None
                     found.append(known)
         return tuple(found)
@@ -206,7 +209,18 @@ class Sources:
             self.batch.cells_exist(v.dims, v.name).reshape(self.batch.size, prod(self.cells.shapes[v.name]))
             for v in self.graph.discrete
         ]
-        return torch.cat(parts, 1).cpu().numpy() if parts else np.zeros((self.batch.size, 0), dtype=bool)
+        return _read(torch.cat(parts, 1)) if parts else np.zeros((self.batch.size, 0), dtype=bool)
+
+
+def _read(structure: Tensor) -> np.ndarray:
+    """Positions that decide which cells a factor touches; refused where `vmap` maps over them."""
+    found = numbers(structure.cpu())
+    if found is None:
+        raise QueryRefused(
+            "`vmap` maps over edges or masks, so that each call would have a graph of its own; give the examples to "
+            "one call, along its batch axis, where every example may have its own graph"
+        )
+    return found
 
 
 def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | None:
@@ -223,7 +237,7 @@ def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | No
         return None
     if {ref.indices[0].index for ref in term.term.scope} != set(binding.ends):
         return None  # an edge exists where all of its ends do, also those that the scope leaves out
-    rows = batch.tensors[binding.source].cpu().numpy()
+    rows = _read(batch.tensors[binding.source])
     columns = [binding.ends.index(ref.indices[0].index or "") for ref in term.term.scope]
     if columns != list(range(rows.shape[2])):
         rows = rows[:, :, columns]
@@ -304,7 +318,7 @@ def term_scopes(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray:
     made = torch.stack(columns, -1)
     if valid is not None:
         made = made.masked_fill(~valid.unsqueeze(-1), -1)
-    return made.reshape(batch.size, prod(sizes), len(columns)).cpu().numpy()
+    return _read(made.reshape(batch.size, prod(sizes), len(columns)))
 
 
 def masked_table(term: TableTerm, batch: Batch, table: Tensor) -> Tensor:

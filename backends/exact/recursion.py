@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.partition import beginnings, followed, gold_steps, log_likelihood, log_partition, marginals
+from energyml.backends.exact.partition import beginnings, gold_steps, log_likelihood, log_partition, marginals
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.unscaled import wide
 from energyml.backends.exact.viterbi import viterbi
 from energyml.backends.logspace import difference, entropy_terms, softmax
 from energyml.result import ABSENT
+from energyml.transforms import followed
 
 
 def chain_log_partition(potentials: Potentials) -> Tensor:
@@ -105,7 +106,7 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
     """
     with torch.no_grad():
         if count == 1:
-            best, score = viterbi(potentials.scores, potentials.steps, potentials.exists)
+            best, score = viterbi(potentials.scores.detach(), potentials.steps.detach(), potentials.exists)
             labels, scores = best.unsqueeze(1), score.unsqueeze(1)
         else:
             labels, scores = _decode(potentials, count)
@@ -115,9 +116,11 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
 def chain_answers(potentials: Potentials, labels: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Decoded labels [B, k, T] and scores [B, k] as answers: -1 where there is no cell or no answer, with gradients."""
     missing = scores.isneginf()
-    if torch.is_grad_enabled() and (potentials.scores.requires_grad or potentials.steps.requires_grad):
+    if potentials.tracked or followed():
         path = chain_score(potentials, labels).masked_fill(missing, 0)
-        scores = scores + (path - path.detach())  # the values stay sorted, the gradients are those of the paths
+        scores = scores.detach() + (
+            path - path.detach()
+        )  # the values stay sorted, the gradients are those of the paths
     missing, exists = missing.unsqueeze(-1), potentials.exists
     missing = missing if exists is None else missing | ~exists.unsqueeze(1)
     return labels.masked_fill(missing, ABSENT), scores
@@ -141,13 +144,15 @@ def _decode(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
         ahead, origin = _carried(ahead, best.values, best.indices, None if exists is None else exists[:, t])
         back.append(origin)
     last = ahead.flatten(1).topk(min(count, ahead.shape[1] * labels), dim=1)
-    place = last.indices
-    found = torch.zeros(batch, count, size, dtype=torch.long, device=unary.device)
+    place, missing = last.indices, count - last.values.shape[1]
+    found: list[Tensor] = []  # from the last cell to the first: [B, k]
     for t in range(size - 1, -1, -1):
-        found[:, : place.shape[1], t] = place % labels
+        found.append(place % labels)
         if t:
             place = back[t - 1].flatten(1).gather(1, place)
-    return found, torch.nn.functional.pad(last.values, (0, count - last.values.shape[1]), value=float("-inf"))
+    decoded = torch.stack(found[::-1], 2) if size else place.new_zeros(batch, place.shape[1], 0)
+    scores = torch.nn.functional.pad(last.values, (0, missing), value=float("-inf"))
+    return torch.nn.functional.pad(decoded, (0, 0, 0, missing)), scores
 
 
 def _carried(before: Tensor, values: Tensor, origin: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:

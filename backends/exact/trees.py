@@ -16,6 +16,7 @@ from energyml.backends.exact.grounding import Sources, spread_cells
 from energyml.backends.exact.plans import Plans
 from energyml.queries import Query
 from energyml.result import Assignment
+from energyml.transforms import followed, gradients
 
 
 class TreeSession(GraphSession):
@@ -42,12 +43,21 @@ class TreeSession(GraphSession):
         unary, pair = self._scores(self.problem.evidence)
         if pairs:
             pair = pair.expand(self.batch.size, self.forest.edges, *pair.shape[2:])
+        if followed():
+            found = (
+                gradients(self._total, (unary, pair)) if pairs else gradients(lambda u: self._total(u, pair), (unary,))
+            )
+            return found[0], found[1] if pairs else None
         if not tracked([unary, pair]):
             return self.forest.moments(unary, pair, self.kernels, pairs)
         leaves = [leaf(unary, True), *([leaf(pair, True)] if pairs else [])]
-        log_z = self.forest.log_partition(leaves[0], leaves[1] if pairs else pair, self.kernels)
-        found = slopes(log_z.masked_fill(log_z.isneginf(), 0).sum(), leaves, again=True)
-        return found[0], found[1] if pairs else None
+        slope = slopes(self._total(leaves[0], leaves[1] if pairs else pair), leaves, again=True)
+        return slope[0], slope[1] if pairs else None
+
+    def _total(self, unary: Tensor, pair: Tensor) -> Tensor:
+        """The sum of all log-partitions that are finite."""
+        log_z = self.forest.log_partition(unary, pair, self.kernels)
+        return log_z.masked_fill(log_z.isneginf(), 0).sum()
 
     def _marginals(self, query: Query) -> dict[str, Tensor]:
         values = self._moments(pairs=False)[0].movedim(-1, 0)

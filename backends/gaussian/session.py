@@ -135,7 +135,7 @@ class Field:
         x, outcome = self.solution(system)
         determinant, error, other = self.determinant(system, "log_partition")
         value = system.constant + 0.5 * (system.rhs * x).sum((1, 2)) - 0.5 * determinant + 0.5 * system.count * LOG_2_PI
-        return value, None if error is None else 0.5 * error, [outcome, other]
+        return value, None if error is None else 0.5 * error, [outcome, replace(other, answer=value)]
 
 
 class FieldSession(Session):
@@ -273,10 +273,12 @@ class FieldSession(Session):
     def _map(self, query: Query) -> Result:
         readouts = self._asked_readouts("map")
         modes, how = self._modes()
-        score = sum(
+        scores = [
             system.constant + 0.5 * (system.rhs * field.solution(system)[0]).sum((1, 2)) for field, system, _ in how
-        )
-        return self._result(Assignment(self._labels(modes, readouts), score, self._names(), modes), how)  # type: ignore[arg-type]
+        ]
+        how += [(*one[:2], Outcome(one[2].definite, answer=own)) for one, own in zip(how, scores, strict=True)]
+        score = sum(scores[1:], scores[0])
+        return self._result(Assignment(self._labels(modes, readouts), score, self._names(), modes), how)
 
     def _variance(self, query: Query) -> Result:
         found, errors, how = {}, [], []
@@ -336,12 +338,15 @@ class FieldSession(Session):
         def each(field: Field) -> tuple[Tensor, Tensor | None, list[tuple[Field, Conditioned, Outcome]]]:
             clamped = field.given(known)
             free, error, outcomes = field.log_partition(field.system)
+            whole = field.variable.name in query.answer and not clamped.has_free
+            if whole:  # finite where both are
+                outcomes[-1] = replace(outcomes[-1], answer=clamped.constant - free)
             seen = before.get(field.variable.name)
             if seen is not None:
                 other = ((seen != known[field.variable.name]) & ~seen.isnan()).flatten(1).any(1)
                 free = free.masked_fill(other, float("inf"))
             how = [(field, field.system, one) for one in outcomes]
-            if field.variable.name in query.answer and not clamped.has_free:
+            if whole:
                 return clamped.constant - free, error, how
             value, own, outcomes = field.log_partition(clamped)
             how += [(field, clamped, one) for one in outcomes]
@@ -375,12 +380,14 @@ class FieldSession(Session):
             solver = methods.solver(choice, attached=torch.is_grad_enabled())
             drawn = system.inside(solver.draws(query.count, normal))
             found[field.variable.name] = modes[field.variable.name] + field.from_cells(drawn)
-            outcomes += [(field, system, outcome), (field, system, replace(solver.outcome, answer=drawn))]
-        scores = [
-            self.problem.score({name: one[number] for name, one in found.items()}) for number in range(query.count)
-        ]
+            how_drawn = replace(solver.outcome, answer=drawn.transpose(0, 1))
+            outcomes += [(field, system, outcome), (field, system, how_drawn)]
+        scores = torch.stack(
+            [self.problem.score({name: one[number] for name, one in found.items()}) for number in range(query.count)]
+        )
+        outcomes += [(*one[:2], Outcome(one[2].definite, answer=scores.t())) for one in how[:1]]
         labels = self._labels(found, self.readouts)
-        return self._result(Assignment(labels, torch.stack(scores), self._names(), found), outcomes)
+        return self._result(Assignment(labels, scores, self._names(), found), outcomes)
 
     def _conditionals(self, query: Query) -> Result:
         """The mean and the variance of each cell given all others: one product with the matrix."""

@@ -50,13 +50,18 @@ def problem(
     """
     if outcome.is_fine():
         return None
-    finite = torch.isfinite(rhs.flatten(1).sum(1)) & _finite(form)
+    finite = _every(rhs) & _finite(form)
     if not bool(finite.all()):
         number = int((~finite).nonzero()[0])
         return True, not_finite(field, _culprit(form, rhs, number), number)
     if not bool(outcome.definite.all()):
         number = int((~outcome.definite).nonzero()[0])
         return True, _indefinite(field, form, number, bounded)
+    sound = torch.ones_like(outcome.definite) if outcome.answer is None else _every(outcome.answer)
+    if outcome.residual is not None:
+        sound = sound & outcome.residual.isfinite()
+    if not bool(sound.all()):
+        return True, _overflow(field, form, rhs, int((~sound).nonzero()[0]))
     inexact = outcome.inexact()
     if inexact is not None and bool(inexact.any()):
         assert outcome.condition is not None
@@ -86,9 +91,25 @@ def _finite(form: QuadraticForm) -> Tensor:
     """[B]: whether every number in the form is finite."""
     sound = torch.ones(form.sizes.batch, dtype=torch.bool, device=form.ridge.device)
     for tensor in form.tensors():
-        own = torch.isfinite(tensor.flatten(1).sum(1)) if tensor.dim() > 1 else torch.isfinite(tensor)
-        sound = sound & own
+        sound = sound & _every(tensor)
     return sound
+
+
+def _every(tensor: Tensor) -> Tensor:
+    """[B]: whether all numbers of an example [B, ...] are finite; their sum may leave the range where they do not."""
+    finite = tensor.isfinite()
+    return finite.flatten(1).all(1) if finite.dim() > 1 else finite
+
+
+def _overflow(field: str, form: QuadraticForm, rhs: Tensor, number: int) -> str:
+    """What to say where finite numbers led to one that is not."""
+    kind = str(rhs.dtype).removeprefix("torch.")
+    peak, ridge = float(rhs[number].detach().abs().max()), float(form.example(number).ridge.detach().min())
+    remedy = "scale them down, or raise ridge" if kind == "float64" else "scale them down, raise ridge, or use float64"
+    return (
+        f"`{field}`: its scores leave the range of {kind} in example {number}: unary and observed values reach "
+        f"{peak:.2g}, and the ridge is {ridge:.2g}; {remedy}"
+    )
 
 
 def not_finite(field: str, where: str, number: int | None = None) -> str:

@@ -13,6 +13,7 @@ from energyml.bind.maker import DataError, data_error
 from energyml.diagnostics import EnergyError, Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
+from energyml.transforms import seen
 
 
 class Answers:
@@ -79,7 +80,7 @@ class Answers:
         if cells is not None:
             shape = [batch.size, *(size if dim else 1 for size, dim in zip(sizes, dims, strict=True))]
             placed = torch.where(cells.reshape(shape), placed, 0)
-        if full and placed.device.type == "cpu" and bool(placed.isnan().any()):
+        if full and seen(placed) and bool(placed.isnan().any()):
             raise self.fail("E0504", declared.span, name=declared.name, found="NaN", type=declared.type,
                             help="a score needs a value for every cell")  # fmt: skip
         return placed
@@ -92,14 +93,12 @@ class Answers:
 
     def costs(self, costs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Costs [B, *dims, labels] by variable, in the type of scores."""
-        from energyml.nets.order import on_host
-
         found: dict[str, Tensor] = {}
         for name, cost in costs.items():
             declared = self.variable(name)
             self._shape(declared, cost, batch, (self.counts.get(name, 0),))
             found[name] = cost.to(device=batch.device, dtype=batch.dtype)
-            if on_host(cost) and not float(cost.detach().sum()) < math.inf:
+            if seen(cost) and not float(cost.detach().sum()) < math.inf:
                 cells = batch.cells(name, declared.dims)
                 bad = cost.isnan() | cost.isposinf()
                 if bool((bad if cells is None else bad & cells.unsqueeze(-1)).any()):
@@ -142,7 +141,7 @@ class Answers:
                             problem=f"expected {expected}")  # fmt: skip
 
     def _range(self, declared: Variable, labels: Tensor, cells: Tensor | None, full: bool) -> None:
-        if labels.device.type != "cpu" or labels.numel() == 0:
+        if labels.numel() == 0 or not seen(labels):
             return
         count = self.counts[declared.name]
         free_length = any(self.graph.dims[dim].kind == "free" for dim in declared.dims)

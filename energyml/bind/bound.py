@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from energyml.bind.batch import Batch
 from energyml.bind.gains import Normalised
 from energyml.bind.tensors import Environment
 from energyml.diagnostics import EnergyError
@@ -32,6 +33,10 @@ class BoundTerm(ABC):
     def views(self) -> frozenset[View]:
         """The views that it offers."""
         return self.term.views
+
+    def valid(self, batch: Batch) -> Tensor | None:
+        """[B or 1, *domain]: which elements of its index set exist in a batch; `None` when all do."""
+        return None
 
     @property
     def end(self) -> tuple[str, int] | None:

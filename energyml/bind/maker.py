@@ -15,6 +15,7 @@ from energyml.diagnostics import Diagnostic, Report, Source, Span, SpecError, di
 from energyml.ir.graph import Graph
 from energyml.model.declared import Input, Variable
 from energyml.model.types import REAL, EdgeType
+from energyml.transforms import followed, seen
 
 OneLengths: TypeAlias = Tensor | Sequence[Any]
 LengthsLike: TypeAlias = OneLengths | Mapping[str, OneLengths]
@@ -302,7 +303,7 @@ class BatchMaker:
             if dim.kind == "nested" and given.shape[1] != sizes[dim.within or ""]:
                 problem = f"the lengths of `{name}` have {given.shape[1]} positions along `{dim.within}`"
                 raise self.fail_sizes(dim.span, f"{problem}, expected {sizes[dim.within or '']}")
-            if given.device.type == "cpu" and given.numel():
+            if given.numel() and seen(given):
                 low, high = _extremes(given)
                 if low < 0 or high > size:
                     raise self.fail_sizes(dim.span, f"a length of `{name}` lies outside 0..{size}")
@@ -374,7 +375,7 @@ class BatchMaker:
         """Values on the host are checked; on an accelerator that would wait for the device."""
         for name, tensor in batch.tensors.items():
             wanted = self.wanted[name]
-            if tensor.device.type != "cpu" or tensor.numel() == 0:
+            if tensor.numel() == 0 or not seen(tensor):
                 continue
             declared = wanted.declared
             if not wanted.integral:
@@ -394,9 +395,7 @@ class BatchMaker:
 
     def _numbers(self, declared: Input, tensor: Tensor, batch: Batch) -> None:
         """Refuse NaN and inf where there is a cell; of fields, their backends tell which examples fail."""
-        from energyml.nets.order import on_host
-
-        if self.graph.fields or not on_host(tensor):
+        if self.graph.fields:
             return
         # One pass without a copy; where the sum is one of the two, every number is looked at.
         if float(tensor.detach().sum()) < math.inf:
@@ -431,7 +430,7 @@ def _dim_axes(variable: Variable) -> list[tuple[int, str]]:
 
 def _extremes(tensor: Tensor) -> tuple[int, int]:
     """The smallest and the largest number of a tensor on the host; a short list is faster to read than to reduce."""
-    if tensor.dim() == 1 and tensor.numel() <= 64:
+    if tensor.dim() == 1 and tensor.numel() <= 64 and not followed():
         numbers = tensor.tolist()
         return min(numbers), max(numbers)
     low, high = torch.aminmax(tensor)

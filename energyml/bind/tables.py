@@ -18,6 +18,7 @@ from energyml.ir.graph import Affine, Edges, Forbidden, Graph, Range, SchemeRule
 from energyml.model import schemes
 from energyml.model.expression import Potential
 from energyml.model.types import Extent
+from energyml.transforms import recorded
 
 
 class TableTerm(BoundTerm):
@@ -248,7 +249,9 @@ def _constant_table(term: Term, graph: Graph, forbidden: Callable[[tuple[str, ..
         if found is None:
             with torch.inference_mode(False):
                 zeros = torch.zeros(bad.shape, dtype=key[1], device=key[0])
-                found = placed[key] = zeros.masked_fill(bad.to(key[0]), float("-inf"))
+                found = zeros.masked_fill(bad.to(key[0]), float("-inf"))
+            if not recorded():  # what a transform or the compiler made is theirs
+                placed[key] = found
         return found
 
     return evaluate

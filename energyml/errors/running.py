@@ -119,9 +119,9 @@ KINDS = (
         "`{name}` holds {value} in example {example}, at {place}",
         help="clean the data; a cell that is not known is left out with `mask`",
         why="A score that is no number has no meaning, and beside one that is inf no other counts: every answer would "
-        "be wrong without a word. Numbers on the host are checked before inference; where there is no cell (behind "
-        "`lengths`, in the gaps of `mask`) anything may stand. -inf is allowed: it forbids. What must be is said by "
-        "`evidence`, or by -inf for everything else.",
+        "be wrong without a word. Numbers on the host are checked before inference, those given to `expectation` for "
+        "NaN; where there is no cell (behind `lengths`, in the gaps of `mask`) anything may stand. -inf is allowed: it "
+        "forbids. What must be is said by `evidence`, or by -inf for everything else.",
         bad=_python(f"model.infer({_X} + float('nan'))"),
         good=_python(f"model.infer({_X})"),
     ),

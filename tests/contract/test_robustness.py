@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 import threading
 from typing import Any
 
@@ -449,6 +450,24 @@ def test_costs_are_numbers_where_there_is_a_cell(value: str) -> None:
     with pytest.raises(em.EnergyError, match="the cost of `y` holds NaN or inf"):
         made.infer(u=scores()).max_with_cost(y=cost)
     assert made.infer(u=scores(), lengths=[4, 2]).max_with_cost(y=cost).score.isfinite().all()
+
+
+@pytest.mark.parametrize("using", ["exact", "exact(engine: torch)", "enumerate", "bp"])
+def test_functions_are_numbers_where_there_is_a_cell(using: str) -> None:
+    """Of cells and of factors, shared and not; behind the lengths anything may stand, and -inf is no NaN."""
+    made, on_cells, on_pairs = model(), torch.zeros(2, 4, 3), torch.zeros(2, 3, 3, 3)
+    on_cells[1, 2, 0], on_pairs[1, 2, 1, 0] = float("nan"), float("nan")
+    posterior, shorter = made.infer(u=scores(), using=using), made.infer(u=scores(), lengths=[4, 2], using=using)
+    pair = next(name for name, one in posterior.factor_marginals.items() if one.dim() == 4)
+    for name, values, place in (("y", on_cells, "[2, 0]"), (pair, on_pairs, "[2, 1, 0]")):
+        with pytest.raises(DataError, match=rf"E0512.*`{name}` holds NaN in example 1, at {re.escape(place)}") as seen:
+            posterior.expectation({name: values})
+        assert "`expectation` takes a number for every label" in str(seen.value)
+        assert bool(shorter.expectation({name: values}).isfinite().all())
+    with pytest.raises(DataError, match=r"E0512.*in example 0"):
+        posterior.expectation({"y": torch.full((1, 1, 3), float("nan"))})
+    with pytest.raises(em.EnergyError, match="have the shape"):
+        shorter.expectation({"y": torch.full((2, 5, 3), float("nan"))})
 
 
 def test_no_number_in_a_pair_next_to_a_gap_is_let_through() -> None:

@@ -1,4 +1,4 @@
-"""Models and functions under `torch.compile` and `torch.func`: the same answers, or a message."""
+"""Models and functions under `torch.compile`: the same answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import energyml as em
-from energyml.backend import QueryRefused
 
 torch.set_num_threads(1)
 
@@ -55,18 +54,3 @@ def test_functions_compile_as_one_graph(name: str) -> None:
     given = draw(), draw()[0, :3], torch.tensor([4, 3])
     found = torch.compile(FUNCTIONS[name], backend="aot_eager", fullgraph=True)(*given)
     torch.testing.assert_close(found, FUNCTIONS[name](*given))
-
-
-def test_transforms_follow_or_say_that_they_cannot() -> None:
-    chain, skip, u = em.compile(HEAD, seed=0), em.compile(SKIP, seed=0), draw()
-
-    def total(model: em.EnergyModel, query: str) -> torch.Tensor:
-        def asked(x: torch.Tensor) -> torch.Tensor:
-            found = model.infer(u=x[None]).ask(query).value
-            return (found["y"].square() if isinstance(found, dict) else found).sum()
-
-        return torch.func.grad(asked)(u[0])
-
-    assert total(chain, "marginals").isfinite().all() and total(skip, "log_partition").isfinite().all()
-    with pytest.raises(QueryRefused, match=r"`torch\.func` cannot follow `marginals`"):
-        total(skip, "marginals")

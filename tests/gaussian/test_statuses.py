@@ -169,3 +169,37 @@ def test_estimated_determinants_refuse_second_derivatives() -> None:
     value = case.model().infer(**inputs, using="cg").log_partition.sum()
     with pytest.raises(em.EnergyError, match="no second derivatives"):
         torch.autograd.grad(value, inputs["w"], create_graph=True)
+
+
+@pytest.mark.parametrize("using", [*BACKENDS, "exact(engine: torch)"])
+@pytest.mark.parametrize("name", ["potts", "smooth constant", "dense"])
+def test_scores_beyond_the_range_of_numbers_are_named(name: str, using: str) -> None:
+    """Products overflow where their factors do not; the other example keeps its answers, and float64 has them all."""
+    case = CASES[name]
+    inputs = {key: one.float() if one.is_floating_point() else one for key, one in case.inputs().items()}
+    inputs["u"][1] *= 1e30 / inputs["u"][1].abs().max()
+    model = case.model().float()
+    posterior = model.infer(**inputs, using=using)
+    values = {"s": torch.zeros_like(posterior.ask("mode").value["s"])}
+    asked = [posterior.ask("log_partition"), posterior.ask("log_prob", answer=values), posterior.ask("sample")]
+    if "output" in case.spec():
+        asked.append(posterior.ask("map"))
+    for result in asked:
+        assert result.status.is_useless
+        message = result.status.message
+        assert "its scores leave the range of float32 in example 1: unary and observed values reach 1e+30" in message
+        assert message.endswith("; scale them down, raise ridge, or use float64")
+    assert asked[0].value[0].isfinite()
+    with pytest.raises(Failed, match="leave the range of float32"):
+        _ = posterior.log_partition
+    wide = {key: one.double() if one.is_floating_point() else one for key, one in inputs.items()}
+    assert case.model().double().infer(**wide, using="exact").ask("log_partition").status.ok
+
+
+def test_sums_that_overflow_do_not_blame_the_couplings() -> None:
+    """Numbers near the end of the range are finite, also where their sum is not."""
+    case = CASES["dense"]
+    inputs = {key: one.float() if one.is_floating_point() else one for key, one in case.inputs().items()}
+    inputs["u"][1] = 3e38
+    result = case.model().float().infer(**inputs, using="exact").ask("mode")
+    assert result.status.ok or "leave the range" in result.status.message
