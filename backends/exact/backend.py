@@ -55,7 +55,7 @@ class Exact(Backend):
         batch = problem.env.batch
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
         try:
-            sources = Sources(problem.graph, terms, batch, dict(problem.env.module.named_buffers(recurse=False)))
+            sources = Sources(problem.graph, terms, batch)
             forest = find_forest(sources)
         except RuntimeError as error:
             if not torch._C._are_functorch_transforms_active():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +11,7 @@ from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
 from energyml.backends.exact.elimination import BatchElimination, Part, slopes, tracked
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
+from energyml.backends.exact.observed import Observed, observed
 from energyml.backends.exact.plans import Plans, Tables
 from energyml.backends.expectations import comparable, cross_entropy, expected, factored_expectation
 from energyml.backends.logspace import difference
@@ -69,7 +68,7 @@ class GraphSession(Session):
     ) -> list[Tensor | None]:
         """For each variable [B, *dims, labels]: costs, and -inf where evidence rules a label out.
 
-        `None` where all would be 0, unless tables are needed.
+        `None` where all would be 0, or where programs know all that evidence says, unless tables are needed.
         """
         found = [self._cell_table(v.name, v.dims, evidence, needed) for v in self.graph.discrete]
         for number, variable in enumerate(self.graph.discrete):
@@ -80,10 +79,10 @@ class GraphSession(Session):
         return found
 
     def _cell_table(self, name: str, dims: tuple[str, ...], evidence: Evidence, needed: bool) -> Tensor | None:
-        allowed = evidence.allowed.get(name)
         exists = self.batch.cells(name, dims) if self.sources.fixed else None
-        if allowed is None and exists is None and not needed:
+        if exists is None and not needed and (name not in evidence.allowed or self._observed(evidence).settled):
             return None
+        allowed = evidence.allowed.get(name)
         shape = (self.batch.size, *self.sources.cells.shapes[name], self.problem.label_count(name))
         table = torch.zeros(shape, device=self.batch.device, dtype=self.batch.dtype)
         if allowed is not None:
@@ -95,44 +94,24 @@ class GraphSession(Session):
 
     def run(self, evidence: Evidence, outputs_last: bool = False) -> BatchElimination:
         """The eliminations of the batch; with latents first where a maximum over outputs needs them summed out."""
-        labels, observed = self._observed(evidence)
+        known = self._observed(evidence)
         first = frozenset[int]()
         if outputs_last:
             spans = [self.sources.cells.span(name) for name in self.latent]
             first = frozenset(cell for span in spans for cell in range(span.start, span.stop))
-        parts: list[Part] = []
-        for group in self.plans.groups(self.sources) if self.batch.size else ():
-            known = frozenset[int]()
-            if observed is not None:
-                common = observed if len(group.rows) == self.batch.size else observed[group.rows]
-                known = frozenset(np.flatnonzero(common.all(0)).tolist()) - group.structure.absent
-            parts.append(Part(group, self.plans.plan(self.sources, group, known, first)))
+        parts = [
+            Part(group, self.plans.plan(self.sources, group, known.known(group.rows), first))
+            for group in (self.plans.groups(self.sources) if self.batch.size else ())
+        ]
         count = self.sources.cells.count
-        return BatchElimination(parts, self.batch.size, count, labels, self.batch.device, self.kernels)
+        return BatchElimination(parts, self.batch.size, count, known.labels, self.batch.device, self.kernels)
 
-    def _observed(self, evidence: Evidence) -> tuple[Tensor, np.ndarray | None]:
-        """[B, cells] labels of cells that evidence leaves one label, and which cells these are.
-
-        On an accelerator nobody looks: what is ruled out has the score -inf there.
-        """
-        cells, size, device = self.sources.cells, self.batch.size, self.batch.device
-        if device.type != "cpu" or not evidence.allowed:
-            return torch.zeros(size, cells.count, dtype=torch.long, device=device), None
-        found, observed = np.zeros((size, cells.count), dtype=np.int64), np.zeros((size, cells.count), dtype=bool)
-        for name, allowed in evidence.allowed.items():
-            flat = allowed.numpy().reshape(size, prod(cells.shapes[name]), allowed.shape[-1])
-            observed[:, cells.span(name)] = np.count_nonzero(flat, -1) == 1
-            found[:, cells.span(name)] = flat.argmax(-1)
-        labels = torch.from_numpy(found)
-        for variable in self.graph.discrete if self.sources.fixed else ():
-            exists = self.batch.cells(variable.name, variable.dims)
-            if exists is not None:
-                there = exists.reshape(size, prod(cells.shapes[variable.name]))
-                span = cells.span(variable.name)
-                labels[:, span] = torch.where(there, labels[:, span], 0)
-                if variable.name in evidence.allowed:
-                    observed[:, span] |= ~there.numpy()
-        return labels, observed
+    def _observed(self, evidence: Evidence) -> Observed:
+        """What evidence tells about the cells; looked at once for that of the problem."""
+        if evidence is not self.problem.evidence:
+            return observed(evidence, self.sources)
+        found: Observed = self._once("observed", lambda: observed(evidence, self.sources))
+        return found
 
     # --------------------------------------------------------------------------------------------------- probabilities
 

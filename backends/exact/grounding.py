@@ -88,17 +88,10 @@ class Sources:
         graph: whose cells are numbered.
         terms: the terms, each with the batch that says where its elements stand.
         batch: says which cells exist.
-        constant: inputs that are the same for every call.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        terms: Sequence[tuple[TableTerm, Batch]],
-        batch: Batch,
-        constant: Mapping[str, Tensor | None] | None = None,
-    ) -> None:
-        self.graph, self.terms, self.batch, self.constant = graph, terms, batch, constant or {}
+    def __init__(self, graph: Graph, terms: Sequence[tuple[TableTerm, Batch]], batch: Batch) -> None:
+        self.graph, self.terms, self.batch = graph, terms, batch
         self.cells = Cells(graph, batch)
         self.variables = [v.name for v in graph.discrete]
 
@@ -126,8 +119,8 @@ class Sources:
         for term, batch in self.terms:
             for binding in term.term.domain:
                 if isinstance(binding, Edges):
-                    known = self.constant.get(binding.source)
-                    if known is None or batch.tensors[binding.source].data_ptr() != known.data_ptr():
+                    known = batch.fixed.get(binding.source)
+                    if known is None or known.is_inference():  # the latter has no version that would tell of changes
                         return None
                     found.append(known)
         return tuple(found)

@@ -107,16 +107,25 @@ class Plans:
     def _found(self, sources: Sources) -> list[Group]:
         return sources.groups(lambda key, make: _kept(self._structures, (sources.key, key), make))
 
-    def plan(self, sources: Sources, group: Group, known: frozenset[int], first: frozenset[int]) -> Plan:
-        """The plan of a structure with some cells observed and some eliminated first."""
+    def plan(self, sources: Sources, group: Group, known: np.ndarray | None, first: frozenset[int]) -> Plan:
+        """The plan of a structure with some cells observed and some eliminated first.
+
+        Args:
+            sources: the tables of the batch.
+            group: examples of one structure.
+            known: [cells] bool: which cells are observed; `None` for none.
+            first: the cells that are eliminated first.
+        """
         return _kept(
             self._known,
-            (sources.key, group.key, known, first),
+            (sources.key, group.key, b"" if known is None else known.tobytes(), first),
             lambda: self._make(sources, group, known, first),
         )
 
-    def _make(self, sources: Sources, group: Group, known: frozenset[int], first: frozenset[int]) -> Plan:
+    def _make(self, sources: Sources, group: Group, observed: np.ndarray | None, first: frozenset[int]) -> Plan:
         structure = group.structure
+        cells = frozenset(() if observed is None else np.flatnonzero(observed).tolist())
+        known = cells - structure.absent
         early = first - structure.absent - known
         try:
             compiler: type[NativeCompiler | PlainCompiler] = PlainCompiler if graphs is None else NativeCompiler
