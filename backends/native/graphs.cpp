@@ -87,7 +87,7 @@ static void prepare_gradients(const Graph& graph, const Wanted& wanted, int64_t 
 }
 
 template <bool MAX>
-INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
+INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
     const int64_t example = wanted.rows[number];
     Tables tables;
     tables.messages = workspace;
@@ -97,35 +97,34 @@ INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
         tables.values.push_back(wanted.tables[k] ? wanted.tables[k] + example * wanted.example_strides[k] : nullptr);
     if (!MAX && wanted.products && !wanted.drawn) {
         // The way of products says nothing of entropies; what spreads too far for it starts again in log space.
-        std::vector<double> room;
         ProductPass pass(graph, tables, room);
-        if (pass.up(wanted.log_z[number], buffer)) {
+        if (pass.up(wanted.log_z[number])) {
             if (!wanted.weights) return;
             prepare_gradients(graph, wanted, example, thread, tables, workspace);
-            if (wanted.log_z[number] > NOTHING) pass.down(wanted.weights[number], buffer);
+            if (wanted.log_z[number] > NOTHING) pass.down(wanted.weights[number]);
             return;
         }
     }
-    sweep_up(graph, tables, wanted.sums, buffer);
+    sweep_up(graph, tables, wanted.sums, room);
     const double total = wanted.log_z[number] = total_of(graph, tables);
     if (wanted.drawn)
         for (int64_t d = 0; d < wanted.draws; ++d) {
             const int64_t place = number * wanted.draws + d;
             const double* uniform = MAX ? nullptr : wanted.uniforms + place * static_cast<int64_t>(graph.steps.size());
-            walk<MAX>(graph, tables, MAX ? wanted.sums : 0, uniform, wanted.drawn + place * graph.cells, buffer);
+            walk<MAX>(graph, tables, MAX ? wanted.sums : 0, uniform, wanted.drawn + place * graph.cells, room.block);
         }
     if (!wanted.weights) return;
     prepare_gradients(graph, wanted, example, thread, tables, workspace);
     const double weight = MAX ? total : total > NOTHING ? wanted.weights[number] : 0.0;
-    const double entropy = sweep_down<MAX>(graph, tables, weight, MAX ? wanted.sums : 0, wanted.counted, buffer);
+    const double entropy = sweep_down<MAX>(graph, tables, weight, MAX ? wanted.sums : 0, wanted.counted, room);
     if (wanted.entropy) wanted.entropy[number] = entropy;
 }
 
-DISPATCH void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
-    run<false>(graph, wanted, number, thread, workspace, buffer);
+DISPATCH void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
+    run<false>(graph, wanted, number, thread, workspace, room);
 }
-DISPATCH void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
-    run<true>(graph, wanted, number, thread, workspace, buffer);
+DISPATCH void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
+    run<true>(graph, wanted, number, thread, workspace, room);
 }
 
 static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads) {
@@ -134,9 +133,9 @@ static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : fine)
 #endif
     {
-        static thread_local Workspace room;
-        std::vector<double> buffer;
-        double* workspace = room.reserve(static_cast<size_t>(graph.workspace + PADDING) * (wanted.weights ? 2 : 1));
+        static thread_local Workspace messages;
+        static thread_local Room room;
+        double* workspace = messages.reserve(static_cast<size_t>(graph.workspace + PADDING) * (wanted.weights ? 2 : 1));
         if (!workspace) fine = false;
         int thread = 0;
 #ifdef _OPENMP
@@ -145,7 +144,8 @@ static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
 #endif
         for (int64_t number = 0; number < wanted.count; ++number)
             if (fine)
-                fine = memory_suffices([&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, buffer); });
+                fine = memory_suffices([&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, room); });
+        messages.settle();
         room.settle();
     }
     if (!fine) throw std::bad_alloc();
@@ -170,12 +170,12 @@ template <class T> struct Trees {
 };
 
 // What a thread needs while it works on its examples.
-template <class T> struct Room {
+template <class T> struct TreeRoom {
     std::vector<T> state, some;
     std::vector<double> safe;
 };
 
-template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, int thread, const Exponentials<T>* shared, Room<T>& room) {
+template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, int thread, const Exponentials<T>* shared, TreeRoom<T>& room) {
     const int64_t cells = trees.forest.nodes * trees.forest.labels, table = trees.forest.labels * trees.forest.labels;
     const T* unary = trees.unary + example * cells;
     const T* pair = trees.pair + example * trees.example_stride;
@@ -199,7 +199,7 @@ template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, 
 
 template <class T>
 INLINE void sum_trees(const Trees<T>& trees, int64_t first, int64_t last, int thread, const Exponentials<T>* shared) {
-    Room<T> room;
+    TreeRoom<T> room;
     room.state.resize(static_cast<size_t>(2 * trees.forest.nodes * round_up(trees.forest.labels, Lanes<T>::count)) + 16);
     for (int64_t example = first; example < last; ++example) sum_tree<T>(trees, example, thread, shared, room);
 }

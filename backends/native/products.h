@@ -11,45 +11,69 @@ namespace energyml {
 
 constexpr double LEAST = -650;  // the log of the smallest product that is let through
 
+// Vectors of 64 bytes: rows of lanes are long here, and loads are what counts.
+typedef double Wide __attribute__((vector_size(64), aligned(8), may_alias));
+
+// The largest entry of a message and its smallest that is not 0.
+struct Extremes {
+    Wide highs = Wide{}, lows = std::numeric_limits<double>::max() - Wide{};
+
+    INLINE void see(Wide sums) {
+        highs = sums > highs ? sums : highs;
+        const Wide there = sums > Wide{} ? sums : lows;
+        lows = there < lows ? there : lows;
+    }
+    INLINE double high() const {
+        double found = 0;
+        for (int i = 0; i < 8; ++i) found = std::max(found, highs[i]);
+        return found;
+    }
+    INLINE double low() const {
+        double found = std::numeric_limits<double>::max();
+        for (int i = 0; i < 8; ++i) found = std::min(found, lows[i]);
+        return found;
+    }
+};
+
 class ProductPass {
   public:
-    ProductPass(const Graph& graph, Tables& tables, std::vector<double>& room) : graph_(graph), tables_(tables) {
-        room.resize(static_cast<size_t>(graph.blocks + PADDING));
-        exponentials_ = room.data();
-        tables_.exponentials = exponentials_;
-        scale_.assign(graph.steps.size(), 1.0);
-        low_.assign(graph.steps.size(), 0.0);
+    ProductPass(const Graph& graph, Tables& tables, Room& room) : graph_(graph), tables_(tables), room_(room) {
+        grow(room.exponentials, graph.blocks + PADDING);
+        tables_.exponentials = room.exponentials.data();
+        room.scale.assign(graph.steps.size(), 1.0);
+        room.low.assign(graph.steps.size(), 0.0);
     }
 
     // log Z; false when the numbers spread too far.
-    INLINE bool up(double& log_z, std::vector<double>& buffer) {
+    INLINE bool up(double& log_z) {
         double total = 0;
         int64_t exponent = 0;
         for (size_t k = 0; k < graph_.steps.size(); ++k) {
             const Elimination& step = graph_.steps[k];
             double least = 0;
-            for (const Input& input : step.inputs) least += input.source < 0 ? low_[-1 - input.source] : exponentiate(input, total);
+            for (const Input& input : step.inputs) least += input.source < 0 ? room_.low[-1 - input.source] : exponentiate(input, total);
             if (!(least > LEAST)) return false;
             double high = 0, low = std::numeric_limits<double>::max();
-            send(step, factor(step), high, low, buffer);
+            send(step, factor(step), high, low);
             if (high > 0) {
                 const int64_t by = exponent_of<double>(high);
                 exponent += by;
-                scale_[k] = power_of_two<double>(-by);
-                low_[k] = std::log(low / high);
+                room_.scale[k] = power_of_two<double>(-by);
+                // By their exponents alone: a little less than the log of the ratio.
+                room_.low[k] = static_cast<double>(exponent_of<double>(low) - by - 1) * LN2;
             }
         }
         for (const Input& one : graph_.loose) {
             if (one.source >= 0 && !(exponentiate(one, total) > LEAST)) return false;
             const double* value = tables_.at<true>(one);
-            if (value) total += std::log(*value * (one.source < 0 ? scale_[-1 - one.source] : 1.0));
+            if (value) total += std::log(*value * (one.source < 0 ? room_.scale[-1 - one.source] : 1.0));
         }
-        log_z = total + exponent * 0.693147180559945309417;
+        log_z = total + static_cast<double>(exponent) * LN2;
         return true;
     }
 
     // Shares of the probability times the weight, to all gradients.
-    INLINE void down(double weight, std::vector<double>& buffer) {
+    INLINE void down(double weight) {
         std::fill(tables_.shares, tables_.shares + graph_.workspace, 0.0);
         for (const Input& one : graph_.loose) {
             double* gradient = tables_.gradient(one);
@@ -57,30 +81,44 @@ class ProductPass {
         }
         for (size_t k = graph_.steps.size(); k-- > 0;) {
             const Elimination& step = graph_.steps[k];
-            if (small(step))
+            if (step.small)
                 small_down(step);
             else
-                blocks_down(step, buffer);
+                blocks_down(step);
         }
     }
 
   private:
+    static constexpr double LN2 = 0.693147180559945309417;
+
+    static void grow(std::vector<double>& room, int64_t count) {
+        if (static_cast<int64_t>(room.size()) < count) room.resize(static_cast<size_t>(count));
+    }
+
     // exp(factor - its largest entry); returns the log of the smallest of them that is not 0, and adds the largest to the total.
     INLINE double exponentiate(const Input& input, double& total) {
+        constexpr int lanes = Lanes<double>::count;
         const double* from = tables_.values[input.source];
         if (!from) return 0;
         from += input.offset;
-        double* to = exponentials_ + input.block;
+        double* to = room_.exponentials.data() + input.block;
         double high = NOTHING, low = -NOTHING;
         for (int64_t k = 0; k < input.size; ++k) {
             high = std::max(high, from[k]);
-            if (from[k] > NOTHING) low = std::min(low, from[k]);
+            low = from[k] > NOTHING && from[k] < low ? from[k] : low;
         }
         if (!(high > NOTHING)) {
             std::fill(to, to + input.size, 0.0);
             return 0;
         }
-        for (int64_t k = 0; k < input.size; ++k) to[k] = std::exp(from[k] - high);
+        int64_t k = 0;
+        for (; k + lanes <= input.size; k += lanes) store(to + k, exponential<double>(load(from + k) - high));
+        if (k < input.size) {
+            V<double> rest = V<double>{};
+            for (int64_t i = k; i < input.size; ++i) rest[i - k] = from[i] - high;
+            rest = exponential<double>(rest);
+            for (int64_t i = k; i < input.size; ++i) to[i] = rest[i - k];
+        }
         total += high;
         return low - high;
     }
@@ -88,46 +126,166 @@ class ProductPass {
     double factor(const Elimination& step) const {
         double product = 1;
         for (const Input& input : step.inputs)
-            if (input.source < 0) product *= scale_[-1 - input.source];
+            if (input.source < 0) product *= room_.scale[-1 - input.source];
         return product;
     }
 
-    INLINE void send(const Elimination& step, double factor, double& high, double& low, std::vector<double>& buffer) {
+    INLINE void send(const Elimination& step, double factor, double& high, double& low) {
         double* out = tables_.messages + step.message;
-        if (small(step)) {
-            each_small<true>(step, tables_, factor, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
-                double sum = 0;
-                for (int64_t j = 0; j < step.rows; ++j) sum += row[j];
-                out[entry] = sum;
-                high = std::max(high, sum);
-                if (sum > 0) low = std::min(low, sum);
-            });
+        if (!step.small) {
+            Extremes found;
+            add_up(step, factor, out, found);
+            high = found.high();
+            low = found.low();
             return;
         }
-        Blocks<true> blocks(step, tables_, factor);
-        V<double> highs = V<double>{}, lows = all<double>(low);
-        blocks.each(buffer, [&](int64_t entry, int64_t, int64_t width, double* block) __attribute__((always_inline)) {
-            constexpr int lanes = Lanes<double>::count;
-            for (int64_t l = 0; l < width; l += lanes) {
-                V<double> sum = load(block + l);
-                for (int64_t j = 1; j < step.rows; ++j) sum += load(block + j * blocks.stride() + l);
-                const int64_t live = std::min<int64_t>(lanes, width - l);
-                for (int64_t i = live; i < lanes; ++i) sum[i] = 0;
-                highs = larger<double>(sum, highs);
-                lows = sum > V<double>{} ? smaller<double>(sum, lows) : lows;
-                for (int64_t i = 0; i < live && live < lanes; ++i) out[entry + l + i] = sum[i];
-                if (live == lanes) store(out + entry + l, sum);
-            }
+        each_small<true>(step, tables_, factor, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
+            double sum = 0;
+            for (int64_t j = 0; j < step.rows; ++j) sum += row[j];
+            out[entry] = sum;
+            high = std::max(high, sum);
+            if (sum > 0) low = std::min(low, sum);
         });
-        high = horizontal_max<double>(highs);
-        low = -horizontal_max<double>(-lows);
+    }
+
+    // A message, without a block in between: the lanes of all tables are multiplied and the rows added up in registers.  Scattered lanes
+    // are laid side by side before, where a table does not mention all outer cells once for all blocks that share them.
+    INLINE void add_up(const Elimination& step, double factor, double* out, Extremes& found) {
+        const int64_t rows = step.rows, lanes = step.lanes;
+        room_.parts.clear();
+        room_.common.clear();
+        int64_t needed = 0;
+        for (const Input& input : step.inputs) needed += input.kind == SCATTERED ? std::max<int64_t>(1, input.spread_count) * rows * lanes : 0;
+        grow(room_.spread, needed);
+        double* free = room_.spread.data();
+        for (const Input& input : step.inputs) {
+            const double* value = tables_.at<true>(input);
+            if (!value) continue;
+            if (input.kind == COMMON) {
+                multiply_common(step, input, value);
+            } else if (input.kind == SCATTERED && input.spread_count) {
+                room_.parts.push_back({&input, free, nullptr, input.spread});
+                free = spread_all(step, input, value, free);
+            } else {
+                room_.parts.push_back({&input, value, nullptr, input.strides});
+            }
+        }
+        grow(room_.block, rows);
+        double* constant = room_.block.data();
+        Odometer odometer(step, room_);
+        for (int64_t entry = 0; entry < step.entries; entry += lanes) {
+            for (int64_t j = 0; j < rows; ++j) constant[j] = factor;
+            room_.lanewise.clear();
+            if (!room_.common.empty()) room_.lanewise.push_back({room_.common.data(), lanes});
+            double* here = free;
+            for (const Part& part : room_.parts) {
+                const Input& input = *part.input;
+                if (input.kind == SCALAR) {
+                    for (int64_t j = 0; j < rows; ++j) constant[j] *= part.value[j * input.row];
+                } else if (input.kind == CONTIGUOUS) {
+                    room_.lanewise.push_back({part.value, input.row});
+                } else if (input.spread_count) {
+                    room_.lanewise.push_back({part.value, lanes});
+                } else {
+                    spread(step, input, part.value, here);
+                    room_.lanewise.push_back({here, lanes});
+                    here += rows * lanes;
+                }
+            }
+            add_rows(constant, rows, lanes, out + entry, found);
+            odometer.advance();
+        }
+    }
+
+    INLINE void add_rows(const double* constant, int64_t rows, int64_t width, double* out, Extremes& found) {
+        const Lanewise* tables = room_.lanewise.data();
+        const int64_t count = static_cast<int64_t>(room_.lanewise.size());
+        if (rows == 2 && count == 1)
+            add_rows_of<1, 2>(tables, count, constant, rows, width, out, found);
+        else if (rows == 2 && count == 2)
+            add_rows_of<2, 2>(tables, count, constant, rows, width, out, found);
+        else if (rows == 2 && count == 3)
+            add_rows_of<3, 2>(tables, count, constant, rows, width, out, found);
+        else if (count == 1)
+            add_rows_of<1, 0>(tables, count, constant, rows, width, out, found);
+        else if (count == 2)
+            add_rows_of<2, 0>(tables, count, constant, rows, width, out, found);
+        else
+            add_rows_of<-1, 0>(tables, count, constant, rows, width, out, found);
+    }
+
+    // COUNT tables and ROWS rows where the compiler is to know them; -1 and 0 else.
+    template <int COUNT, int ROWS_>
+    static INLINE void add_rows_of(
+        const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Extremes& found) {
+        const int64_t tables_count = COUNT < 0 ? count : COUNT, row_count = ROWS_ ? ROWS_ : rows;
+        int64_t l = 0;
+        for (; l + 8 <= width; l += 8) {
+            Wide sums = Wide{};
+            for (int64_t j = 0; j < row_count; ++j) {
+                Wide product = constant[j] - Wide{};
+                for (int64_t k = 0; k < tables_count; ++k) product *= *reinterpret_cast<const Wide*>(tables[k].from + j * tables[k].row + l);
+                sums += product;
+            }
+            found.see(sums);
+            *reinterpret_cast<Wide*>(out + l) = sums;
+        }
+        if (l == width) return;
+        Wide rest = Wide{};
+        for (int64_t i = 0; i < width - l; ++i) {
+            double sum = 0;
+            for (int64_t j = 0; j < row_count; ++j) {
+                double product = constant[j];
+                for (int64_t k = 0; k < tables_count; ++k) product *= tables[k].from[j * tables[k].row + l + i];
+                sum += product;
+            }
+            out[l + i] = rest[i] = sum;
+        }
+        found.see(rest);
+    }
+
+    INLINE void multiply_common(const Elimination& step, const Input& input, const double* value) {
+        if (room_.common.empty()) room_.common.assign(static_cast<size_t>(step.rows * step.lanes), 1.0);
+        for (int64_t j = 0; j < step.rows; ++j)
+            for (int64_t l = 0; l < step.lanes; ++l) room_.common[j * step.lanes + l] *= value[j * input.row + input.places[l]];
+    }
+
+    // The lanes [rows, lanes] of one block, side by side.
+    static INLINE void spread(const Elimination& step, const Input& input, const double* value, double* to) {
+        for (int64_t j = 0; j < step.rows; ++j, to += step.lanes) {
+            const double* from = value + j * input.row;
+            if (input.run < 4) {
+                for (int64_t l = 0; l < step.lanes; ++l) to[l] = from[input.places[l]];
+                continue;
+            }
+            for (int64_t l = 0; l < step.lanes; l += input.run) {
+                const double* here = from + input.places[l];
+                for (int64_t i = 0; i < input.run; ++i) to[l + i] = here[input.repeats ? 0 : i];
+            }
+        }
+    }
+
+    // The lanes of all blocks that differ for a table; returns what lies behind them.
+    INLINE double* spread_all(const Elimination& step, const Input& input, const double* value, double* to) {
+        room_.index.assign(static_cast<size_t>(step.inner), 0);
+        for (int64_t block = 0; block < input.spread_count; ++block, to += step.rows * step.lanes) {
+            spread(step, input, value, to);
+            for (int64_t k = step.inner; k-- > 0;) {
+                if (!input.strides[k]) continue;
+                const bool carry = ++room_.index[k] == step.sizes[k];
+                value += (carry ? 1 - step.sizes[k] : 1) * input.strides[k];
+                if (!carry) break;
+                room_.index[k] = 0;
+            }
+        }
+        return to;
     }
 
     INLINE void small_down(const Elimination& step) {
         const double* message = tables_.messages + step.message;
         const double* share = tables_.shares + step.message;
-        double* to[32];
-        for (size_t k = 0; k < step.inputs.size(); ++k) to[k] = tables_.gradient(step.inputs[k]);
+        double* to[MOST_INPUTS];
+        for (int64_t k = 0; k < step.inputs.count; ++k) to[k] = tables_.gradient(step.inputs[k]);
         each_small<true>(step, tables_, factor(step), [&](int64_t entry, const double* row, const int64_t* index) __attribute__((always_inline)) {
             if (share[entry] == 0 || !(message[entry] > 0)) return;
             const double ratio = share[entry] / message[entry];
@@ -135,12 +293,12 @@ class ProductPass {
         });
     }
 
-    INLINE void blocks_down(const Elimination& step, std::vector<double>& buffer) {
+    INLINE void blocks_down(const Elimination& step) {
         const double* message = tables_.messages + step.message;
         const double* share = tables_.shares + step.message;
-        Blocks<true> blocks(step, tables_, factor(step));
+        Blocks<true> blocks(step, tables_, room_, factor(step));
         blocks.template open_common<false>();
-        blocks.each(buffer, [&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
+        blocks.each([&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
             bool any = false;
             for (int64_t l = 0; l < width; ++l) any |= share[entry + l] != 0;
             if (!any) return;
@@ -159,8 +317,7 @@ class ProductPass {
 
     const Graph& graph_;
     Tables& tables_;
-    double* exponentials_;
-    std::vector<double> scale_, low_;  // of the messages: a power of two, and the log of the smallest over the largest entry
+    Room& room_;
 };
 
 }  // namespace energyml

@@ -96,16 +96,22 @@ class Assembly {
             step.rows = scopes_.sizes[step.cell];
             step.message = graph_.workspace;
             step.entries = 1;
-            step.kept.assign(next + 1, next + 1 + *next);
-            next += 1 + *next;
-            for (int64_t cell : step.kept) {
-                step.sizes.push_back(scopes_.sizes[cell]);
-                step.entries *= scopes_.sizes[cell];
+            step.kept = {graph_.numbers.take(*next), *next};
+            step.sizes = {graph_.numbers.take(*next), *next};
+            ++next;
+            for (int64_t k = 0; k < step.kept.count; ++k) {
+                step.kept[k] = *next++;
+                step.sizes[k] = scopes_.sizes[step.kept[k]];
+                step.entries *= step.sizes[k];
             }
             graph_.workspace += step.entries;
-            int64_t inputs = *next++;
-            step.inputs.reserve(static_cast<size_t>(inputs));
-            for (; inputs > 0; --inputs) step.inputs.push_back(input(*next++, &step));
+            step.inputs = {graph_.inputs.take(*next), *next};
+            ++next;
+            divide(step);
+            for (Input& one : step.inputs) {
+                one = input(*next++, &step);
+                if (!step.small) place(step, one);
+            }
         }
         for (; loose > 0; --loose) graph_.loose.push_back(input(*next++, nullptr));
         return std::move(graph_);
@@ -114,7 +120,8 @@ class Assembly {
   private:
     // A table as a step reads it, or alone where there is none.
     Input input(int64_t table, const Elimination* step) {
-        Input made{0, 0, 0, graph_.blocks, 0, {}, {}};
+        Input made{};
+        made.block = graph_.blocks;
         const bool factor = table < scopes_.factors;
         const int64_t* members = nullptr;
         int64_t count = 0;
@@ -131,8 +138,8 @@ class Assembly {
             graph_.blocks += made.size;
         } else {
             const Elimination& sender = graph_.steps[table - scopes_.factors];
-            members = sender.kept.data();
-            count = static_cast<int64_t>(sender.kept.size());
+            members = sender.kept.data;
+            count = sender.kept.count;
             made.source = -1 - (table - scopes_.factors);
             made.offset = sender.message;
             int64_t stride = 1;
@@ -140,15 +147,73 @@ class Assembly {
         }
         if (step) {
             made.row = stride_[step->cell];
-            made.strides.reserve(step->kept.size());
-            for (int64_t cell : step->kept) made.strides.push_back(stride_[cell]);
+            int64_t* strides = graph_.numbers.take(step->kept.count);
+            for (int64_t k = 0; k < step->kept.count; ++k) strides[k] = stride_[step->kept[k]];
+            made.strides = strides;
         }
+        int64_t* known = factor ? graph_.numbers.take(2 * count) : nullptr;
+        made.known = known;
         for (int64_t m = 0; m < count; ++m) {
             const int64_t cell = members[m];
-            if (factor && layout_.ranks[cell] >= 0 && stride_[cell]) made.known.insert(made.known.end(), {layout_.ranks[cell], stride_[cell]});
+            if (factor && layout_.ranks[cell] >= 0 && stride_[cell]) {
+                known[made.known_count++] = layout_.ranks[cell];
+                known[made.known_count++] = stride_[cell];
+            }
             stride_[cell] = 0;
         }
         return made;
+    }
+
+    // Which cells of the message make the lanes of blocks: the last ones.
+    static void divide(Elimination& step) {
+        step.small = step.rows * step.entries <= SMALL && step.inputs.count <= MOST_INPUTS && step.kept.count <= MOST_KEPT;
+        step.inner = step.kept.count;
+        step.lanes = 1;
+        while (step.inner > 0 && step.lanes < 64) step.lanes *= step.sizes[--step.inner];
+        while (step.inner > 0 && step.lanes * step.sizes[step.inner - 1] * step.rows <= BLOCK) step.lanes *= step.sizes[--step.inner];
+        step.chunk = std::max<int64_t>(8, std::min(step.lanes, BLOCK / std::max<int64_t>(1, step.rows)));
+        step.chunk = std::min(step.chunk, step.lanes);
+        step.stride = round_up(step.chunk, 8);
+    }
+
+    // What the lanes need of a table, and where they stand in it: those of the last cell, then copies of them for each label of the cell
+    // before.
+    void place(const Elimination& step, Input& input) {
+        bool outer = false, inner = false, straight = true;
+        for (int64_t k = 0; k < step.inner; ++k) outer |= input.strides[k] != 0;
+        int64_t stride = 1;
+        for (int64_t k = step.kept.count; k-- > step.inner; stride *= step.sizes[k]) {
+            inner |= input.strides[k] != 0;
+            straight = straight && (step.sizes[k] == 1 || input.strides[k] == stride);
+        }
+        input.kind = !inner ? SCALAR : straight ? CONTIGUOUS : outer ? SCATTERED : COMMON;
+        if (input.kind == SCALAR || input.kind == CONTIGUOUS) return;
+        int32_t* found = graph_.places.take(step.lanes);
+        found[0] = 0;
+        int64_t known = 1;
+        for (int64_t k = step.kept.count; k-- > step.inner; known *= step.sizes[k])
+            for (int64_t label = 1; label < step.sizes[k]; ++label)
+                for (int64_t l = 0; l < known; ++l) found[label * known + l] = found[l] + static_cast<int32_t>(label * input.strides[k]);
+        input.places = found;
+        input.repeats = input.strides[step.kept.count - 1] == 0;
+        input.run = 1;
+        for (int64_t k = step.kept.count; k-- > step.inner; input.run *= step.sizes[k])
+            if (input.strides[k] != (input.repeats ? 0 : input.run)) break;
+        if (input.kind == SCATTERED) spread(step, input);
+    }
+
+    // How the lanes of a table stand when they are laid side by side, once for all blocks that share them.
+    void spread(const Elimination& step, Input& input) {
+        int64_t* strides = graph_.numbers.take(step.inner);
+        int64_t blocks = 1;
+        bool shared = false;
+        for (int64_t k = step.inner; k-- > 0;) {
+            strides[k] = input.strides[k] ? blocks * step.rows * step.lanes : 0;
+            shared = shared || (!input.strides[k] && step.sizes[k] > 1);
+            blocks *= input.strides[k] ? step.sizes[k] : 1;
+        }
+        input.spread = strides;
+        input.spread_count = shared ? blocks : 0;
     }
 
     const Scopes& scopes_;
