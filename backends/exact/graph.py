@@ -70,7 +70,7 @@ class GraphSession(Session):
 
         `None` where all would be 0, or where programs know all that evidence says, unless tables are needed.
         """
-        found = [self._cell_table(v.name, v.dims, evidence, needed) for v in self.graph.discrete]
+        found = [self._cell_table(v.name, v.dims, evidence, needed=needed) for v in self.graph.discrete]
         for number, variable in enumerate(self.graph.discrete):
             added, table = (cost or {}).get(variable.name), found[number]
             if added is not None and table is not None:
@@ -78,11 +78,15 @@ class GraphSession(Session):
                 found[number] = table + (added if exists is None else torch.where(exists.unsqueeze(-1), added, 0))
         return found
 
-    def _cell_table(self, name: str, dims: tuple[str, ...], evidence: Evidence, needed: bool) -> Tensor | None:
+    def _cell_table(
+        self, name: str, dims: tuple[str, ...], evidence: Evidence, *, needed: bool = False, whole: bool = True
+    ) -> Tensor | None:
+        """As `cell_tables`, for one variable; unless `whole`, without what programs know."""
         exists = self.batch.cells(name, dims) if self.sources.fixed else None
-        if exists is None and not needed and (name not in evidence.allowed or self._observed(evidence).settled):
+        said = name in evidence.allowed and not ((not needed or not whole) and self._observed(evidence).settled)
+        if exists is None and not needed and not said:
             return None
-        allowed = evidence.allowed.get(name)
+        allowed = evidence.allowed[name] if said else None
         shape = (self.batch.size, *self.sources.cells.shapes[name], self.problem.label_count(name))
         table = torch.zeros(shape, device=self.batch.device, dtype=self.batch.dtype)
         if allowed is not None:
@@ -160,7 +164,8 @@ class GraphSession(Session):
         )
 
     def _marginals(self, query: Query) -> dict[str, Tensor]:
-        cells = self.cell_tables(self.problem.evidence, needed=True)
+        evidence = self.problem.evidence
+        cells = [self._cell_table(v.name, v.dims, evidence, needed=True, whole=False) for v in self.graph.discrete]
         terms: list[Tensor | None] = self.tables()
         found = self.shares([*terms, *cells], [False] * len(terms) + [True] * len(cells))
         return {v.name: self._without_absent(one, v.name, v.dims, 0.0)
@@ -176,8 +181,8 @@ class GraphSession(Session):
         if not run.parts:
             return [torch.zeros_like(table) if table is not None else self._nothing() for table in tables]
         if run.direct(tables):
-            shares = run.shares(tables, wanted).gradients
-            return [self._nothing() if one is None else one.to(self.batch.dtype) for one in shares]
+            shares, nothing = run.shares(tables, wanted).gradients, self._nothing()
+            return [nothing if one is None else one.to(self.batch.dtype) for one in shares]
         wanted_again = tracked(tables)
         with torch.inference_mode(False), torch.enable_grad():
             leaves = [leaf(table, wanted_again) if one and table is not None else _plain(table)

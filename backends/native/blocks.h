@@ -16,6 +16,7 @@ namespace energyml {
 
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
 constexpr int64_t PADDING = 8;   // doubles behind the messages, so that whole vectors can be read
+constexpr int64_t SHORT = 4;     // lanes of a run that is not worth a loop of its own
 constexpr int64_t BLOCK = 512;  // doubles of a block: rows times lanes; larger ones cost more to set up than they bring
 
 // A clique of so few entries is visited one by one; so many tables and cells of the message it may have.
@@ -143,12 +144,18 @@ struct Part {
     const Input* input;
     const double* value;
     double* gradient;
-    const int64_t* strides;  // of the values over the outer cells
+    const int64_t* strides;  // of both over the outer cells
 };
 
 // A table whose lanes stand side by side: where they begin, and the stride of the cell that is summed out.
 struct Lanewise {
     const double* from;
+    int64_t row;
+};
+
+// The same of a gradient.
+struct Receiving {
+    double* to;
     int64_t row;
 };
 
@@ -158,9 +165,10 @@ struct Room {
     std::vector<int64_t> index;  // of the odometer
     std::vector<double> block, common, common_shares;
     // In exp space: exponentials of all factors; of the messages a power of two and the log of the smallest over the largest entry; lanes
-    // that were laid side by side; the tables of a block.
-    std::vector<double> exponentials, scale, low, spread;
+    // that were laid side by side; what makes the products of a block shares; the tables and the gradients of a block.
+    std::vector<double> exponentials, scale, low, spread, ratio;
     std::vector<Lanewise> lanewise;
+    std::vector<Receiving> receiving;
 
     // Give back what is large.
     void settle() {
@@ -182,7 +190,7 @@ class Odometer {
             const int64_t by = carry ? 1 - step_.sizes[k] : 1;
             for (Part& part : room_.parts) {
                 if (part.value) part.value += by * part.strides[k];
-                if (part.gradient) part.gradient += by * part.input->strides[k];
+                if (part.gradient) part.gradient += by * part.strides[k];
             }
             if (!carry) return;
             room_.index[k] = 0;
@@ -194,11 +202,11 @@ class Odometer {
     Room& room_;
 };
 
-// One step, ready to visit its blocks.  In exp space scores are multiplied in place of added, and `factor` brings messages to their scale.
-template <bool EXP> class Blocks {
+// One step in log space, ready to visit its blocks.
+class Blocks {
   public:
-    Blocks(const Elimination& step, const Tables& tables, Room& room, double factor = 1)
-        : step_(step), tables_(tables), room_(room), neutral_(EXP ? factor : 0), lanes_(step.lanes), stride_(step.stride) {
+    Blocks(const Elimination& step, const Tables& tables, Room& room)
+        : step_(step), tables_(tables), room_(room), lanes_(step.lanes), stride_(step.stride) {
         room.parts.clear();
         room.common.clear();
         room.common_shares.clear();
@@ -294,18 +302,14 @@ template <bool EXP> class Blocks {
     }
 
   private:
-    static constexpr int64_t SHORT = 4;  // lanes of a run that is not worth a loop of its own
-
-    static INLINE void join(double& total, double one) { total = EXP ? total * one : total + one; }
-
     void add(const Input& input) {
         double* gradient = tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr;
-        Part part{&input, tables_.template at<EXP>(input), gradient, input.strides};
+        Part part{&input, tables_.at<false>(input), gradient, input.strides};
         if (!part.value && !part.gradient) return;
         if (input.kind == COMMON && part.value) {
-            if (room_.common.empty()) room_.common.assign(static_cast<size_t>(rows() * lanes_), EXP ? 1.0 : 0.0);
+            if (room_.common.empty()) room_.common.assign(static_cast<size_t>(rows() * lanes_), 0.0);
             for (int64_t j = 0; j < rows(); ++j)
-                for (int64_t l = 0; l < lanes_; ++l) join(room_.common[j * lanes_ + l], part.value[j * input.row + input.places[l]]);
+                for (int64_t l = 0; l < lanes_; ++l) room_.common[j * lanes_ + l] += part.value[j * input.row + input.places[l]];
         }
         scalars_ = scalars_ || (input.kind == SCALAR && part.gradient);
         room_.parts.push_back(part);
@@ -320,14 +324,14 @@ template <bool EXP> class Blocks {
     INLINE void fill(double* block, int64_t start, int64_t width) const {
         for (int64_t j = 0; j < rows(); ++j) {
             double* row = block + j * stride_;
-            double constant = neutral_;
+            double constant = 0;
             for (const Part& part : room_.parts)
-                if (part.input->kind == SCALAR && part.value) join(constant, part.value[j * part.input->row]);
+                if (part.input->kind == SCALAR && part.value) constant += part.value[j * part.input->row];
             if (room_.common.empty()) {
                 for (int64_t l = 0; l < width; ++l) row[l] = constant;
             } else {
                 const double* from = room_.common.data() + j * lanes_ + start;
-                for (int64_t l = 0; l < width; ++l) row[l] = EXP ? constant * from[l] : constant + from[l];
+                for (int64_t l = 0; l < width; ++l) row[l] = constant + from[l];
             }
             for (const Part& part : room_.parts) {
                 if (!part.value) continue;
@@ -335,19 +339,19 @@ template <bool EXP> class Blocks {
                 const double* from = part.value + j * input.row;
                 if (input.kind == CONTIGUOUS) {
                     from += start;
-                    for (int64_t l = 0; l < width; ++l) join(row[l], from[l]);
+                    for (int64_t l = 0; l < width; ++l) row[l] += from[l];
                 } else if (input.kind == SCATTERED && input.run < SHORT) {
                     const int32_t* place = input.places + start;
-                    for (int64_t l = 0; l < width; ++l) join(row[l], from[place[l]]);
+                    for (int64_t l = 0; l < width; ++l) row[l] += from[place[l]];
                 } else if (input.kind == SCATTERED) {
                     const int32_t* place = input.places + start;
                     each_run(input, start, width, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
                         const double* here = from + place[first];
                         double* to = row + first;
                         if (input.repeats)
-                            for (int64_t l = 0; l < count; ++l) join(to[l], *here);
+                            for (int64_t l = 0; l < count; ++l) to[l] += *here;
                         else
-                            for (int64_t l = 0; l < count; ++l) join(to[l], here[l]);
+                            for (int64_t l = 0; l < count; ++l) to[l] += here[l];
                     });
                 }
             }
@@ -357,7 +361,6 @@ template <bool EXP> class Blocks {
     const Elimination& step_;
     const Tables& tables_;
     Room& room_;
-    double neutral_;
     int64_t lanes_, stride_;
     bool scalars_ = false;  // whether a table wants one number for each row of a block
 };

@@ -87,7 +87,7 @@ template <bool MAX> INLINE void send(const Elimination& step, const Tables& tabl
         });
         return;
     }
-    Blocks<false> blocks(step, tables, room);
+    Blocks blocks(step, tables, room);
     double* out = tables.messages + step.message;
     blocks.each([&](int64_t entry, int64_t, int64_t width, double* block) __attribute__((always_inline)) {
         if (width == 1)
@@ -166,7 +166,7 @@ INLINE double sweep_down(const Graph& graph, const Tables& tables, double weight
             entropy[0] += small_shares<MAX>(step, tables) * count;
             continue;
         }
-        Blocks<false> blocks(step, tables, room);
+        Blocks blocks(step, tables, room);
         blocks.template open_common<MAX>();
         blocks.each([&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
             bool any = false;

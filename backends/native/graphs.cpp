@@ -276,7 +276,7 @@ static constexpr const char* PROGRAM = "energyml.program";
 
 static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
 
-static constexpr Py_ssize_t SCOPES = 7;  // arguments that make a `Scopes`
+static constexpr Py_ssize_t SCOPES = 6;  // arguments that make a `Scopes`
 
 static Scopes read_scopes(Arguments& take) {
     Scopes graph;
@@ -285,27 +285,67 @@ static Scopes read_scopes(Arguments& take) {
     graph.members = take.pointer<const int64_t>();
     graph.starts = take.pointer<const int64_t>();
     graph.sizes = take.pointer<const int64_t>();
-    graph.weights = take.pointer<const int64_t>();
     graph.marks = take.pointer<const uint8_t>();
     return graph;
 }
 
-// search_order(cells, factors, members, starts, sizes, weights, marks, method, limit, ties, order) -> the width, or -1 when above the limit
+// How an order is looked for: search(graph, limit, ties, order) gives the width, or -1 when above the limit.
+struct Search {
+    int64_t (*find)(const Scopes&, double, int64_t, int64_t*);
+    double limit;
+    int64_t ties;
+};
+
+static Search read_search(Arguments& take) {
+    constexpr int64_t (*searches[])(const Scopes&, double, int64_t, int64_t*) = {min_weight, min_fill, natural};
+    const int64_t method = take.number();
+    const double limit = take.real();
+    return {searches[method], limit, take.number()};
+}
+
+static PyObject* described(const Compiled& made) {
+    const auto* bytes = reinterpret_cast<const char*>(made.numbers.data());
+    return Py_BuildValue("y#Ldd", bytes, static_cast<Py_ssize_t>(made.numbers.size() * sizeof(int64_t)), static_cast<long long>(made.width),
+                         made.operations, made.entries);
+}
+
+// search_order(cells, factors, members, starts, sizes, marks, method, limit, ties, order) -> the width, or -1 when above the limit
 static PyObject* search_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, SCOPES + 4)) return nullptr;
     Arguments take{args};
-    const Scopes graph = read_scopes(take);
-    const int64_t method = take.number();
-    const double limit = take.real();
-    const int64_t ties = take.number();
+    Scopes graph = read_scopes(take);
+    const Search search = read_search(take);
     auto* order = take.pointer<int64_t>();
-    constexpr int64_t (*searches[])(const Scopes&, double, int64_t, int64_t*) = {min_weight, min_fill, natural};
     int64_t width = 0;
-    if (!unlocked([&] { width = searches[method](graph, limit, ties, order); })) return nullptr;
-    return PyLong_FromLongLong(width);
+    const auto work = [&] {
+        graph.weigh();
+        width = search.find(graph, search.limit, search.ties, order);
+    };
+    return unlocked(work) ? PyLong_FromLongLong(width) : nullptr;
 }
 
-// compile_order(cells, factors, members, starts, sizes, weights, marks, order, steps) -> (numbers, width, operations, entries)
+// plan_order(cells, factors, members, starts, sizes, marks, method, limit, ties) -> as compile_order for the order that is found; None when it
+// is above the limit
+static PyObject* plan_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, SCOPES + 3)) return nullptr;
+    Arguments take{args};
+    Scopes graph = read_scopes(take);
+    const Search search = read_search(take);
+    Compiled made;
+    bool found = false;
+    const auto work = [&] {
+        graph.weigh();
+        std::vector<int64_t> order(static_cast<size_t>(graph.cells));
+        found = search.find(graph, search.limit, search.ties, order.data()) >= 0;
+        const int64_t steps = std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); });
+        if (found) made = compile_order(graph, order.data(), steps);
+    };
+    if (!unlocked(work)) return nullptr;
+    if (!found) Py_RETURN_NONE;
+    return described(made);
+}
+
+// compile_order(cells, factors, members, starts, sizes, marks, order, steps) -> (numbers, width, operations, entries)
 static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, SCOPES + 2)) return nullptr;
     Arguments take{args};
@@ -313,22 +353,20 @@ static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n)
     const auto* order = take.pointer<const int64_t>();
     const int64_t steps = take.number();
     Compiled made;
-    if (!unlocked([&] { made = compile_order(graph, order, steps); })) return nullptr;
-    const auto* bytes = reinterpret_cast<const char*>(made.numbers.data());
-    return Py_BuildValue("y#Ldd", bytes, static_cast<Py_ssize_t>(made.numbers.size() * sizeof(int64_t)), static_cast<long long>(made.width),
-                         made.operations, made.entries);
+    return unlocked([&] { made = compile_order(graph, order, steps); }) ? described(made) : nullptr;
 }
 
-// read_program(cells, factors, members, starts, sizes, weights, marks, sources, offsets, strides, ranks, known, numbers) -> a program that
+// read_program(cells, factors, members, starts, sizes, marks, sources, elements, tables, count, ranks, known, numbers) -> a program that
 // `eliminate` runs
 static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, SCOPES + 6)) return nullptr;
+    if (!counted(n, SCOPES + 7)) return nullptr;
     Arguments take{args};
     const Scopes graph = read_scopes(take);
     Layout layout;
     layout.sources = take.pointer<const int64_t>();
-    layout.offsets = take.pointer<const int64_t>();
-    layout.strides = take.pointer<const int64_t>();
+    layout.elements = take.pointer<const int64_t>();
+    layout.tables = take.pointer<const int64_t>();
+    layout.count = take.number();
     layout.ranks = take.pointer<const int64_t>();
     layout.known = take.number();
     const auto* numbers = take.pointer<const int64_t>();
@@ -430,6 +468,7 @@ static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
 
 static PyMethodDef methods[] = {
     {"search_order", reinterpret_cast<PyCFunction>(search_order), METH_FASTCALL, "An elimination order."},
+    {"plan_order", reinterpret_cast<PyCFunction>(plan_order), METH_FASTCALL, "An elimination order's program, as compile_order gives it."},
     {"compile_order", reinterpret_cast<PyCFunction>(compile_program), METH_FASTCALL, "The numbers of an order's program, and its costs."},
     {"read_program", reinterpret_cast<PyCFunction>(read_program), METH_FASTCALL, "A program from its numbers."},
     {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},

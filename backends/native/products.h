@@ -148,52 +148,78 @@ class ProductPass {
         });
     }
 
-    // A message, without a block in between: the lanes of all tables are multiplied and the rows added up in registers.  Scattered lanes
-    // are laid side by side before, where a table does not mention all outer cells once for all blocks that share them.
+    // A message, without a block in between: the lanes of all tables are multiplied and the rows added up in registers.
     INLINE void add_up(const Elimination& step, double factor, double* out, Extremes& found) {
-        const int64_t rows = step.rows, lanes = step.lanes;
+        open(step, false);
+        Odometer odometer(step, room_);
+        for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
+            lay_out(step, factor);
+            add_rows(room_.block.data(), step.rows, step.lanes, out + entry, found);
+            odometer.advance();
+        }
+    }
+
+    // The tables of a step.  Scattered lanes are laid side by side: where a table does not mention all outer cells, once for all blocks that
+    // share them.  On the way back the shares of such a table are gathered in the same way.
+    INLINE void open(const Elimination& step, bool back) {
+        const int64_t block = step.rows * step.lanes;
         room_.parts.clear();
         room_.common.clear();
+        room_.common_shares.clear();
         int64_t needed = 0;
-        for (const Input& input : step.inputs) needed += input.kind == SCATTERED ? std::max<int64_t>(1, input.spread_count) * rows * lanes : 0;
-        grow(room_.spread, needed);
+        for (const Input& input : step.inputs) needed += input.kind == SCATTERED ? std::max<int64_t>(1, input.spread_count) * block : 0;
+        grow(room_.spread, back ? 2 * needed : needed);
+        grow(room_.block, step.rows);
         double* free = room_.spread.data();
         for (const Input& input : step.inputs) {
             const double* value = tables_.at<true>(input);
-            if (!value) continue;
+            double* gradient = back ? tables_.gradient(input) : nullptr;
+            if (!value && !gradient) continue;
+            Part part{&input, value, gradient, input.strides};
             if (input.kind == COMMON) {
-                multiply_common(step, input, value);
+                if (value) multiply_common(step, input, value);
+                if (gradient) room_.common_shares.resize(static_cast<size_t>(block), 0.0);
             } else if (input.kind == SCATTERED && input.spread_count) {
-                room_.parts.push_back({&input, free, nullptr, input.spread});
-                free = spread_all(step, input, value, free);
-            } else {
-                room_.parts.push_back({&input, value, nullptr, input.strides});
-            }
-        }
-        grow(room_.block, rows);
-        double* constant = room_.block.data();
-        Odometer odometer(step, room_);
-        for (int64_t entry = 0; entry < step.entries; entry += lanes) {
-            for (int64_t j = 0; j < rows; ++j) constant[j] = factor;
-            room_.lanewise.clear();
-            if (!room_.common.empty()) room_.lanewise.push_back({room_.common.data(), lanes});
-            double* here = free;
-            for (const Part& part : room_.parts) {
-                const Input& input = *part.input;
-                if (input.kind == SCALAR) {
-                    for (int64_t j = 0; j < rows; ++j) constant[j] *= part.value[j * input.row];
-                } else if (input.kind == CONTIGUOUS) {
-                    room_.lanewise.push_back({part.value, input.row});
-                } else if (input.spread_count) {
-                    room_.lanewise.push_back({part.value, lanes});
-                } else {
-                    spread(step, input, part.value, here);
-                    room_.lanewise.push_back({here, lanes});
-                    here += rows * lanes;
+                part.strides = input.spread;
+                if (value) {
+                    part.value = free;
+                    each_spread(step, input, [&](int64_t place) __attribute__((always_inline)) {
+                        spread(step, input, value + place, free);
+                        free += block;
+                    });
+                }
+                if (gradient) {
+                    part.gradient = free;
+                    free += input.spread_count * block;
+                    std::fill(part.gradient, free, 0.0);
                 }
             }
-            add_rows(constant, rows, lanes, out + entry, found);
-            odometer.advance();
+            room_.parts.push_back(part);
+        }
+        free_ = free;
+    }
+
+    // The tables of the block at hand: a number for each row, and those that have lanes.
+    INLINE void lay_out(const Elimination& step, double factor) {
+        const int64_t rows = step.rows, lanes = step.lanes;
+        double *constant = room_.block.data(), *here = free_;
+        for (int64_t j = 0; j < rows; ++j) constant[j] = factor;
+        room_.lanewise.clear();
+        if (!room_.common.empty()) room_.lanewise.push_back({room_.common.data(), lanes});
+        for (const Part& part : room_.parts) {
+            const Input& input = *part.input;
+            if (!part.value || input.kind == COMMON) continue;
+            if (input.kind == SCALAR) {
+                for (int64_t j = 0; j < rows; ++j) constant[j] *= part.value[j * input.row];
+            } else if (input.kind == CONTIGUOUS) {
+                room_.lanewise.push_back({part.value, input.row});
+            } else if (input.spread_count) {
+                room_.lanewise.push_back({part.value, lanes});
+            } else {
+                spread(step, input, part.value, here);
+                room_.lanewise.push_back({here, lanes});
+                here += rows * lanes;
+            }
         }
     }
 
@@ -254,7 +280,7 @@ class ProductPass {
     static INLINE void spread(const Elimination& step, const Input& input, const double* value, double* to) {
         for (int64_t j = 0; j < step.rows; ++j, to += step.lanes) {
             const double* from = value + j * input.row;
-            if (input.run < 4) {
+            if (input.run < SHORT) {
                 for (int64_t l = 0; l < step.lanes; ++l) to[l] = from[input.places[l]];
                 continue;
             }
@@ -265,20 +291,38 @@ class ProductPass {
         }
     }
 
-    // The lanes of all blocks that differ for a table; returns what lies behind them.
-    INLINE double* spread_all(const Elimination& step, const Input& input, const double* value, double* to) {
+    // The shares [rows, lanes] of one block, back to where the lanes stand.
+    static INLINE void gather(const Elimination& step, const Input& input, const double* from, double* gradient) {
+        for (int64_t j = 0; j < step.rows; ++j, from += step.lanes) {
+            double* to = gradient + j * input.row;
+            if (input.run < SHORT) {
+                for (int64_t l = 0; l < step.lanes; ++l) to[input.places[l]] += from[l];
+                continue;
+            }
+            for (int64_t l = 0; l < step.lanes; l += input.run) {
+                double* here = to + input.places[l];
+                if (input.repeats)
+                    *here += Blocks::total<false>(from + l, input.run);
+                else
+                    for (int64_t i = 0; i < input.run; ++i) here[i] += from[l + i];
+            }
+        }
+    }
+
+    // visit(place) for all blocks that differ for a table: where it begins for each of them.
+    template <class F> INLINE void each_spread(const Elimination& step, const Input& input, F visit) {
         room_.index.assign(static_cast<size_t>(step.inner), 0);
-        for (int64_t block = 0; block < input.spread_count; ++block, to += step.rows * step.lanes) {
-            spread(step, input, value, to);
+        int64_t place = 0;
+        for (int64_t block = 0; block < input.spread_count; ++block) {
+            visit(place);
             for (int64_t k = step.inner; k-- > 0;) {
                 if (!input.strides[k]) continue;
                 const bool carry = ++room_.index[k] == step.sizes[k];
-                value += (carry ? 1 - step.sizes[k] : 1) * input.strides[k];
+                place += (carry ? 1 - step.sizes[k] : 1) * input.strides[k];
                 if (!carry) break;
                 room_.index[k] = 0;
             }
         }
-        return to;
     }
 
     INLINE void small_down(const Elimination& step) {
@@ -296,28 +340,117 @@ class ProductPass {
     INLINE void blocks_down(const Elimination& step) {
         const double* message = tables_.messages + step.message;
         const double* share = tables_.shares + step.message;
-        Blocks<true> blocks(step, tables_, room_, factor(step));
-        blocks.template open_common<false>();
-        blocks.each([&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
-            bool any = false;
-            for (int64_t l = 0; l < width; ++l) any |= share[entry + l] != 0;
-            if (!any) return;
-            for (int64_t l = 0; l < width; l += Lanes<double>::count) {
-                const V<double> sum = load(message + entry + l), weight = load(share + entry + l);
-                const V<double> ratio = sum > V<double>{} ? weight / (sum > V<double>{} ? sum : all<double>(1.0)) : V<double>{};
-                for (int64_t j = 0; j < step.rows; ++j) {
-                    double* row = block + j * blocks.stride() + l;
-                    store(row, load(row) * ratio);
-                }
+        const double scale = factor(step);
+        open(step, true);
+        grow(room_.ratio, step.lanes + PADDING);
+        Odometer odometer(step, room_);
+        for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
+            if (ratios(message + entry, share + entry, step.lanes)) {
+                lay_out(step, scale);
+                hand_out(step);
             }
-            blocks.template give<false>(block, start, width);
-        });
-        blocks.template close_common<false>();
+            odometer.advance();
+        }
+        close(step);
+    }
+
+    // What the products of a block are multiplied with to be shares; false where all are 0.
+    INLINE bool ratios(const double* message, const double* share, int64_t lanes) {
+        // Behind the last lane lies room (see `PADDING`); what is read there is not used.
+        Wide any = Wide{};
+        for (int64_t l = 0; l < lanes; l += 8) {
+            const Wide sums = *reinterpret_cast<const Wide*>(message + l), weights = *reinterpret_cast<const Wide*>(share + l);
+            const Wide found = sums > Wide{} ? weights / (sums > Wide{} ? sums : 1.0 - Wide{}) : Wide{};
+            *reinterpret_cast<Wide*>(room_.ratio.data() + l) = found;
+            any = found != Wide{} ? found : any;
+        }
+        bool some = false;
+        for (int i = 0; i < 8; ++i) some = some || any[i] != 0;
+        return some;
+    }
+
+    // The shares of a block, to all gradients.
+    INLINE void hand_out(const Elimination& step) {
+        const int64_t lanes = step.lanes, block = step.rows * lanes;
+        double* there = free_;
+        for (const Part& part : room_.parts) there += part.input->kind == SCATTERED && !part.input->spread_count && part.value ? block : 0;
+        room_.receiving.clear();
+        if (!room_.common_shares.empty()) room_.receiving.push_back({room_.common_shares.data(), lanes});
+        double* next = there;
+        for (const Part& part : room_.parts) {
+            const Input& input = *part.input;
+            if (!part.gradient || input.kind == SCALAR || input.kind == COMMON) continue;
+            if (input.kind == CONTIGUOUS) {
+                room_.receiving.push_back({part.gradient, input.row});
+            } else if (input.spread_count) {
+                room_.receiving.push_back({part.gradient, lanes});
+            } else {
+                room_.receiving.push_back({next, lanes});
+                std::fill(next, next + block, 0.0);
+                next += block;
+            }
+        }
+        for (int64_t j = 0; j < step.rows; ++j) {
+            const double whole = hand_out_row(step, j);
+            for (const Part& part : room_.parts)
+                if (part.gradient && part.input->kind == SCALAR) part.gradient[j * part.input->row] += whole;
+        }
+        next = there;
+        for (const Part& part : room_.parts)
+            if (part.gradient && part.input->kind == SCATTERED && !part.input->spread_count) {
+                gather(step, *part.input, next, part.gradient);
+                next += block;
+            }
+    }
+
+    // The shares of one row of a block, added to all that have lanes; their sum.
+    INLINE double hand_out_row(const Elimination& step, int64_t j) {
+        const double *ratio = room_.ratio.data(), constant = room_.block[j];
+        const Lanewise *tables = room_.lanewise.data(), *tables_end = tables + room_.lanewise.size();
+        const Receiving *gradients = room_.receiving.data(), *gradients_end = gradients + room_.receiving.size();
+        const int64_t lanes = step.lanes;
+        Wide sums = Wide{};
+        int64_t l = 0;
+        for (; l + 8 <= lanes; l += 8) {
+            Wide share = constant * *reinterpret_cast<const Wide*>(ratio + l);
+            for (const Lanewise* one = tables; one != tables_end; ++one) share *= *reinterpret_cast<const Wide*>(one->from + j * one->row + l);
+            for (const Receiving* one = gradients; one != gradients_end; ++one) *reinterpret_cast<Wide*>(one->to + j * one->row + l) += share;
+            sums += share;
+        }
+        double whole = 0;
+        for (int i = 0; i < 8; ++i) whole += sums[i];
+        for (; l < lanes; ++l) {
+            double share = constant * ratio[l];
+            for (const Lanewise* one = tables; one != tables_end; ++one) share *= one->from[j * one->row + l];
+            for (const Receiving* one = gradients; one != gradients_end; ++one) one->to[j * one->row + l] += share;
+            whole += share;
+        }
+        return whole;
+    }
+
+    // Shares that were gathered apart go to their gradients.
+    INLINE void close(const Elimination& step) {
+        const int64_t block = step.rows * step.lanes;
+        for (const Part& part : room_.parts) {
+            const Input& input = *part.input;
+            if (!part.gradient) continue;
+            double* gradient = tables_.gradient(input);
+            if (input.kind == COMMON) {
+                gather(step, input, room_.common_shares.data(), gradient);
+            } else if (input.kind == SCATTERED && input.spread_count) {
+                const double* from = part.gradient;  // at the first block again: the odometer has gone round
+                each_spread(step, input, [&](int64_t place) __attribute__((always_inline)) {
+                    gather(step, input, from, gradient + place);
+                    from += block;
+                });
+            }
+        }
     }
 
     const Graph& graph_;
     Tables& tables_;
     Room& room_;
+    double* free_ = nullptr;  // room behind the lanes that were laid side by side for all blocks
 };
 
 }  // namespace energyml

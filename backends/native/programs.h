@@ -15,73 +15,122 @@ struct Compiled {
     double operations = 0, entries = 0;
 };
 
+// Tables by the first of their cells that is eliminated: chains of tables, in the order in which they came.
+class Buckets {
+  public:
+    Buckets(int64_t buckets, int64_t tables)
+        : first_(static_cast<size_t>(buckets), NONE), last_(first_), next_(static_cast<size_t>(tables), NONE) {}
+    void put(int64_t bucket, int64_t table) {
+        (last_[bucket] == NONE ? first_[bucket] : next_[last_[bucket]]) = table;
+        last_[bucket] = table;
+    }
+    template <class F> void each(int64_t bucket, F visit) const {
+        for (int64_t table = first_[bucket]; table != NONE; table = next_[table]) visit(table);
+    }
+    // The last table that is wanted, taken out; NONE where there is none.
+    template <class F> int64_t take(int64_t bucket, F wanted) {
+        int64_t before = NONE, ahead = NONE, found = NONE;
+        for (int64_t table = first_[bucket]; table != NONE; before = table, table = next_[table])
+            if (wanted(table)) {
+                found = table;
+                ahead = before;
+            }
+        if (found == NONE) return NONE;
+        (ahead == NONE ? first_[bucket] : next_[ahead]) = next_[found];
+        if (last_[bucket] == found) last_[bucket] = ahead;
+        next_[found] = NONE;
+        return found;
+    }
+
+    static constexpr int64_t NONE = -1;
+
+  private:
+    std::vector<int64_t> first_, last_, next_;
+};
+
 // The program of an order (bucket elimination: Dechter 1999).
 static Compiled compile_order(const Scopes& graph, const int64_t* order, int64_t steps) {
     Compiled made;
     std::vector<int64_t> place(static_cast<size_t>(graph.cells), steps);
     for (int64_t k = 0; k < steps; ++k) place[order[k]] = k;
-    const auto earlier = [&](int64_t one, int64_t other) { return place[one] < place[other]; };
-    std::vector<std::vector<int64_t>> buckets(static_cast<size_t>(steps) + 1);  // the last one is for loose tables
+    Buckets buckets(steps + 1, graph.factors + steps);  // the last one is for loose tables
     for (int64_t f = 0; f < graph.factors; ++f) {
         int64_t first = steps;
         for (int64_t m = graph.starts[f]; m < graph.starts[f + 1]; ++m) first = std::min(first, place[graph.members[m]]);
-        buckets[first].push_back(f);
+        buckets.put(first, f);
     }
-    std::vector<std::vector<int64_t>> messages(static_cast<size_t>(steps));
-    std::vector<int64_t> seen(static_cast<size_t>(graph.cells), -1);
+    std::vector<int64_t> messages, starts{0}, kept;  // the places of the cells of messages, one message after another
+    std::vector<int64_t> seen(static_cast<size_t>(steps), -1);
+    messages.reserve(static_cast<size_t>(8 * steps));
+    made.numbers.reserve(static_cast<size_t>(12 * steps + graph.factors));
     made.numbers = {steps, 0};
     for (int64_t k = 0; k < steps; ++k) {
-        std::vector<int64_t>&bucket = buckets[k], &kept = messages[k];
-        seen[order[k]] = k;
-        const auto keep = [&](int64_t cell) {
-            if (place[cell] == steps || seen[cell] == k) return;
-            seen[cell] = k;
-            kept.push_back(cell);
+        kept.clear();
+        const auto keep = [&](int64_t at) {
+            if (at <= k || at == steps || seen[at] == k) return;
+            seen[at] = k;
+            kept.push_back(at);
         };
-        for (int64_t table : bucket) {
+        buckets.each(k, [&](int64_t table) {
             if (table < graph.factors)
-                for (int64_t m = graph.starts[table]; m < graph.starts[table + 1]; ++m) keep(graph.members[m]);
+                for (int64_t m = graph.starts[table]; m < graph.starts[table + 1]; ++m) keep(place[graph.members[m]]);
             else
-                for (int64_t cell : messages[table - graph.factors]) keep(cell);
-        }
-        std::sort(kept.begin(), kept.end(), earlier);
-        std::vector<int64_t>& onward = buckets[kept.empty() ? steps : place[kept[0]]];
-        // One message in place of many over the same cells; those of a bucket stand behind its factors.
-        for (size_t other = kept.empty() ? 0 : onward.size(); other > 0 && onward[other - 1] >= graph.factors; --other)
-            if (messages[onward[other - 1] - graph.factors] == kept) {
-                bucket.push_back(onward[other - 1]);
-                onward.erase(onward.begin() + static_cast<std::ptrdiff_t>(other) - 1);
-                break;
-            }
-        onward.push_back(graph.factors + k);
-        made.numbers.insert(made.numbers.end(), {order[k], static_cast<int64_t>(kept.size())});
-        made.numbers.insert(made.numbers.end(), kept.begin(), kept.end());
-        made.numbers.push_back(static_cast<int64_t>(bucket.size()));
-        made.numbers.insert(made.numbers.end(), bucket.begin(), bucket.end());
+                for (int64_t m = starts[table - graph.factors]; m < starts[table - graph.factors + 1]; ++m) keep(messages[m]);
+        });
+        std::sort(kept.begin(), kept.end());
+        const int64_t onward = kept.empty() ? steps : kept[0];
+        // One message in place of many over the same cells.
+        const int64_t same = kept.empty() ? Buckets::NONE : buckets.take(onward, [&](int64_t table) {
+            if (table < graph.factors) return false;
+            const int64_t start = starts[table - graph.factors], end = starts[table - graph.factors + 1];
+            return end - start == static_cast<int64_t>(kept.size()) && std::equal(kept.begin(), kept.end(), messages.begin() + start);
+        });
+        if (same != Buckets::NONE) buckets.put(k, same);
+        buckets.put(onward, graph.factors + k);
+        messages.insert(messages.end(), kept.begin(), kept.end());
+        starts.push_back(static_cast<int64_t>(messages.size()));
         double entries = 1;
-        for (int64_t cell : kept) entries *= static_cast<double>(graph.sizes[cell]);
+        made.numbers.insert(made.numbers.end(), {order[k], static_cast<int64_t>(kept.size())});
+        for (int64_t at : kept) {
+            made.numbers.push_back(order[at]);
+            entries *= static_cast<double>(graph.sizes[order[at]]);
+        }
+        const size_t count = made.numbers.size();
+        made.numbers.push_back(0);
+        buckets.each(k, [&](int64_t table) { made.numbers.push_back(table); });
+        made.numbers[count] = static_cast<int64_t>(made.numbers.size() - count - 1);
         made.width = std::max(made.width, static_cast<int64_t>(kept.size()));
-        made.operations += static_cast<double>(static_cast<int64_t>(bucket.size()) * graph.sizes[order[k]]) * entries;
+        made.operations += static_cast<double>(made.numbers[count] * graph.sizes[order[k]]) * entries;
         made.entries += entries;
     }
-    made.numbers[1] = static_cast<int64_t>(buckets[steps].size());
-    made.numbers.insert(made.numbers.end(), buckets[steps].begin(), buckets[steps].end());
+    const size_t end = made.numbers.size();
+    buckets.each(steps, [&](int64_t table) { made.numbers.push_back(table); });
+    made.numbers[1] = static_cast<int64_t>(made.numbers.size() - end);
     return made;
 }
 
 // Where the factors stand in their tables.
 struct Layout {
-    const int64_t* sources;  // [factors]: which table
-    const int64_t* offsets;  // [factors]
-    const int64_t* strides;  // one for each member of a scope; those of a cell that stands in it twice are added up
-    const int64_t* ranks;    // [cells]: the number of a known cell among them, -1 for others
+    const int64_t* sources;   // [factors]: which table
+    const int64_t* elements;  // [factors]: which element of its index set
+    const int64_t* tables;    // for each table: how many cells its factors have, the strides of these, how many axes its index set has, these with
+                              // sizes and strides; strides of a cell that stands in a scope twice are added up
+    int64_t count;            // tables
+    const int64_t* ranks;     // [cells]: the number of a known cell among them, -1 for others
     int64_t known;
 };
 
 // A program as the kernels run it, from its numbers.
 class Assembly {
   public:
-    Assembly(const Scopes& scopes, const Layout& layout) : scopes_(scopes), layout_(layout), stride_(static_cast<size_t>(scopes.cells), 0) {}
+    Assembly(const Scopes& scopes, const Layout& layout) : scopes_(scopes), layout_(layout), stride_(static_cast<size_t>(scopes.cells), 0) {
+        const int64_t* next = layout.tables;
+        for (int64_t k = 0; k < layout.count; ++k) {
+            tables_.push_back(next);
+            next += 1 + *next;
+            next += 1 + 2 * *next;
+        }
+    }
 
     Graph read(const int64_t* next) {
         graph_.cells = scopes_.cells;
@@ -129,11 +178,12 @@ class Assembly {
             members = scopes_.members + scopes_.starts[table];
             count = scopes_.starts[table + 1] - scopes_.starts[table];
             made.source = layout_.sources[table];
-            made.offset = layout_.offsets[table];
+            const int64_t* strides = tables_[made.source] + 1;
+            made.offset = offset(strides + strides[-1], layout_.elements[table]);
             made.size = 1;
             for (int64_t m = 0; m < count; ++m) {
                 made.size *= scopes_.sizes[members[m]];
-                stride_[members[m]] += layout_.strides[scopes_.starts[table] + m];
+                stride_[members[m]] += strides[m];
             }
             graph_.blocks += made.size;
         } else {
@@ -162,6 +212,17 @@ class Assembly {
             stride_[cell] = 0;
         }
         return made;
+    }
+
+    // Where an element of an index set begins in its table: its axes are how many, then sizes and strides.
+    static int64_t offset(const int64_t* axes, int64_t element) {
+        int64_t found = 0;
+        for (int64_t axis = axes[0]; axis-- > 0;) {
+            const int64_t size = axes[1 + 2 * axis];
+            found += element % size * axes[2 + 2 * axis];
+            element /= size;
+        }
+        return found;
     }
 
     // Which cells of the message make the lanes of blocks: the last ones.
@@ -218,6 +279,7 @@ class Assembly {
 
     const Scopes& scopes_;
     const Layout& layout_;
+    std::vector<const int64_t*> tables_;  // where the layout of each begins
     std::vector<int64_t> stride_;  // of the cells of the table at hand; 0 for all others
     Graph graph_;
 };
