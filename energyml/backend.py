@@ -8,7 +8,7 @@ register a `BackendCard` under the entry point group `energyml.backends`; its im
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,29 +41,61 @@ class Evidence:
     Attributes:
         allowed: by variable: [B, *dims, labels] which labels each cell may take; a variable that is missing is free.
         observed: by field: values [B, *axes], NaN where a cell is free.
+        labels: by variable: labels [B, *dims], -1 where a cell is free, where `allowed` says no more than these.
     """
 
     allowed: Mapping[str, Tensor] = field(default_factory=dict)
     observed: Mapping[str, Tensor] = field(default_factory=dict)
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
 
     def both(self, other: Evidence) -> Evidence:
         """What two pieces of evidence allow together."""
+        if not self.allowed and not self.observed:
+            return other
         merged = dict(self.allowed)
+        labels = {name: one for name, one in self.labels.items() if name not in other.allowed}
+        labels.update({name: one for name, one in other.labels.items() if name not in merged})
         for name, allowed in other.allowed.items():
             merged[name] = merged[name] & allowed if name in merged else allowed
         values = dict(self.observed)
         for name, observed in other.observed.items():
             values[name] = torch.where(observed.isnan(), values[name], observed) if name in values else observed
-        return Evidence(merged, values)
+        return Evidence(merged, values, labels)
 
     @staticmethod
     def from_labels(labels: Mapping[str, Tensor], counts: Mapping[str, int]) -> Evidence:
         """Clamp cells to labels; -1 leaves a cell free."""
-        allowed = {}
-        for name, given in labels.items():
-            steps = torch.arange(counts[name], device=given.device)
-            allowed[name] = (given.unsqueeze(-1) == steps) | (given < 0).unsqueeze(-1)
-        return Evidence(allowed)
+        return Evidence(_Clamped(labels, counts), labels=labels)
+
+
+class _Clamped(Mapping[str, Tensor]):
+    """Allowed labels [B, *dims, labels] from labels [B, *dims], made when somebody reads them.
+
+    Args:
+        labels: by variable; -1 leaves a cell free.
+        counts: how many labels each variable has.
+    """
+
+    def __init__(self, labels: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
+        self._labels, self._counts = labels, counts
+        self._made: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._made:
+            given = self._labels[name]
+            with torch.inference_mode(False):  # they may serve a later query, with gradients
+                steps = torch.arange(self._counts[name], device=given.device)
+                self._made[name] = (given.unsqueeze(-1) == steps) | (given < 0).unsqueeze(-1)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._labels)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._labels
 
 
 @dataclass
@@ -114,7 +146,7 @@ class Problem:
         labels = {name: one for name, one in answer.items() if name in self.answers.counts}
         fields = {name: one for name, one in answer.items() if name not in labels}
         found = Evidence.from_labels(labels, self.answers.counts)
-        return self.evidence.both(Evidence(found.allowed, fields))
+        return self.evidence.both(Evidence(found.allowed, fields, found.labels))
 
     def score(self, answer: Mapping[str, Tensor], copies: int = 1) -> Tensor:
         """[B * copies]: the total score of full answers, labels [B * copies, *dims] with -1 where there is no cell.

@@ -52,7 +52,7 @@ class Exact(Backend):
     def _open_graph(self, problem: Problem) -> Session:
         batch = problem.env.batch
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
-        sources = Sources(problem.graph, terms, batch, dict(problem.env.module.named_buffers(recurse=False)))
+        sources = Sources(problem.graph, terms, batch)
         forest = find_forest(sources)
         if forest is not None:
             return TreeSession(problem, self.plans, sources, forest, self.kernels)

@@ -166,17 +166,16 @@ class Forest:
 
 def find_forest(sources: Sources) -> Forest | None:
     """The trees of a batch whose structure is known at run time; `None` where it is no forest of like cells."""
-    latent = any(v.kind == "latent" for v in sources.graph.discrete)
+    arities = [len(term.term.scope) for term, _ in sources.terms]
+    if max(arities, default=0) != 2:
+        return None  # also where there is nothing to send messages along
     if (
-        latent
+        any(v.kind == "latent" for v in sources.graph.discrete)
         or sources.fixed
         or len(set(sources.label_counts.values())) != 1
         or not sources.batch.size * sources.cells.count
     ):
         return None
-    arities = [len(term.term.scope) for term, _ in sources.terms]
-    if max(arities, default=0) != 2:
-        return None  # also where there is nothing to send messages along
     scopes = [None if sources.covered(number) else sources.scopes(number) for number in range(len(arities))]
     pairs = [number for number, arity in enumerate(arities) if arity == 2]
     found = [places for number in pairs if (places := scopes[number]) is not None]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from math import prod
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +11,7 @@ from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
 from energyml.backends.exact.elimination import BatchElimination, Part, slopes, tracked
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
+from energyml.backends.exact.observed import Observed, observed
 from energyml.backends.exact.plans import Plans, Tables
 from energyml.backends.expectations import comparable, cross_entropy, divergence, expected, factored_expectation
 from energyml.backends.logspace import difference
@@ -21,7 +19,7 @@ from energyml.bind.terms import TableTerm
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
-from energyml.transforms import followed, gradients, numbers, readable
+from energyml.transforms import followed, gradients, readable
 from energyml.untraced import untraced
 
 
@@ -63,9 +61,9 @@ class GraphSession(Session):
     ) -> list[Tensor | None]:
         """For each variable [B, *dims, labels]: costs, and -inf where evidence rules a label out.
 
-        `None` where all would be 0, unless tables are needed.
+        `None` where all would be 0, or where programs know all that evidence says, unless tables are needed.
         """
-        found = [self._cell_table(v.name, v.dims, evidence, needed) for v in self.graph.discrete]
+        found = [self._cell_table(v.name, v.dims, evidence, needed=needed) for v in self.graph.discrete]
         for number, variable in enumerate(self.graph.discrete):
             added, table = (cost or {}).get(variable.name), found[number]
             if added is not None and table is not None:
@@ -73,11 +71,15 @@ class GraphSession(Session):
                 found[number] = table + (added if exists is None else torch.where(exists.unsqueeze(-1), added, 0))
         return found
 
-    def _cell_table(self, name: str, dims: tuple[str, ...], evidence: Evidence, needed: bool) -> Tensor | None:
-        allowed = evidence.allowed.get(name)
+    def _cell_table(
+        self, name: str, dims: tuple[str, ...], evidence: Evidence, *, needed: bool = False, whole: bool = True
+    ) -> Tensor | None:
+        """As `cell_tables`, for one variable; unless `whole`, without what programs know."""
         exists = self.batch.cells(name, dims) if self.sources.fixed else None
-        if allowed is None and exists is None and not needed:
+        said = name in evidence.allowed and not ((not needed or not whole) and self._observed(evidence).settled)
+        if exists is None and not needed and not said:
             return None
+        allowed = evidence.allowed[name] if said else None
         shape = (self.batch.size, *self.sources.cells.shapes[name], self.problem.label_count(name))
         table = torch.zeros(shape, device=self.batch.device, dtype=self.batch.dtype)
         if allowed is not None:
@@ -89,50 +91,24 @@ class GraphSession(Session):
 
     def run(self, evidence: Evidence, outputs_last: bool = False) -> BatchElimination:
         """The eliminations of the batch; with latents first where a maximum over outputs needs them summed out."""
-        labels, observed = self._observed(evidence)
+        known = self._observed(evidence)
         first = frozenset[int]()
         if outputs_last:
             spans = [self.sources.cells.span(name) for name in self.latent]
             first = frozenset(cell for span in spans for cell in range(span.start, span.stop))
-        parts: list[Part] = []
-        for group in self.plans.groups(self.sources) if self.batch.size else ():
-            known = frozenset[int]()
-            if observed is not None:
-                common = observed if len(group.rows) == self.batch.size else observed[group.rows]
-                known = frozenset(np.flatnonzero(common.all(0)).tolist()) - group.structure.absent
-            parts.append(Part(group, self.plans.plan(self.sources, group, known, first)))
+        parts = [
+            Part(group, self.plans.plan(self.sources, group, known.known(group.rows), first))
+            for group in (self.plans.groups(self.sources) if self.batch.size else ())
+        ]
         count = self.sources.cells.count
-        return BatchElimination(parts, self.batch.size, count, labels, self.batch.device, self.kernels)
+        return BatchElimination(parts, self.batch.size, count, known.labels, self.batch.device, self.kernels)
 
-    def _observed(self, evidence: Evidence) -> tuple[Tensor, np.ndarray | None]:
-        """[B, cells] labels of cells that evidence leaves one label, and which cells these are.
-
-        On an accelerator, and where `vmap` maps over evidence or lengths, nobody looks: what is ruled out has the
-        score -inf there.
-        """
-        cells, size = self.sources.cells, self.batch.size
-        nobody = partial(torch.zeros, size, cells.count, dtype=torch.long, device=self.batch.device)
-        if self.batch.device.type != "cpu" or not evidence.allowed:
-            return nobody(), None
-        found, observed = np.zeros((size, cells.count), dtype=np.int64), np.zeros((size, cells.count), dtype=bool)
-        for name, allowed in evidence.allowed.items():
-            seen = numbers(allowed)
-            if seen is None:
-                return nobody(), None
-            flat = seen.reshape(size, prod(cells.shapes[name]), allowed.shape[-1])
-            observed[:, cells.span(name)] = np.count_nonzero(flat, -1) == 1
-            found[:, cells.span(name)] = flat.argmax(-1)
-        for variable in self.graph.discrete if self.sources.fixed else ():
-            exists, span = self.batch.cells(variable.name, variable.dims), cells.span(variable.name)
-            if exists is not None:
-                seen = numbers(exists)
-                if seen is None:
-                    return nobody(), None
-                there = seen.reshape(size, prod(cells.shapes[variable.name]))
-                found[:, span] = np.where(there, found[:, span], 0)
-                if variable.name in evidence.allowed:
-                    observed[:, span] |= ~there
-        return torch.from_numpy(found), observed
+    def _observed(self, evidence: Evidence) -> Observed:
+        """What evidence tells about the cells; looked at once for that of the problem."""
+        if evidence is not self.problem.evidence:
+            return observed(evidence, self.sources)
+        found: Observed = self._once("observed", lambda: observed(evidence, self.sources))
+        return found
 
     # --------------------------------------------------------------------------------------------------- probabilities
 
@@ -181,7 +157,8 @@ class GraphSession(Session):
         )
 
     def _marginals(self, query: Query) -> dict[str, Tensor]:
-        cells = self.cell_tables(self.problem.evidence, needed=True)
+        evidence = self.problem.evidence
+        cells = [self._cell_table(v.name, v.dims, evidence, needed=True, whole=False) for v in self.graph.discrete]
         terms: list[Tensor | None] = self.tables()
         found = self.shares([*terms, *cells], [False] * len(terms) + [True] * len(cells))
         return {v.name: self._without_absent(one, v.name, v.dims, 0.0)
@@ -199,8 +176,8 @@ class GraphSession(Session):
         if followed():
             return self._followed_shares(run, tables, wanted)
         if run.direct(tables):
-            shares = run.shares(tables, wanted).gradients
-            return [self._nothing() if one is None else one.to(self.batch.dtype) for one in shares]
+            shares, nothing = run.shares(tables, wanted).gradients, self._nothing()
+            return [nothing if one is None else one.to(self.batch.dtype) for one in shares]
         wanted_again = tracked(tables)
         with torch.inference_mode(False), torch.enable_grad():
             leaves = [leaf(table, wanted_again) if one and table is not None else _plain(table)

@@ -41,6 +41,7 @@ class Structure:
         sources: [F] int64: the table that each factor comes from.
         elements: [F] int64: which element of that table's index set it is.
         scopes: the cells of each factor.
+        arities: how many cells the factors of each table have.
         sizes: how many labels each cell has.
         absent: cells that do not exist.
     """
@@ -48,6 +49,7 @@ class Structure:
     sources: np.ndarray
     elements: np.ndarray
     scopes: Scopes
+    arities: tuple[int, ...]
     sizes: tuple[int, ...]
     absent: frozenset[int]
 
@@ -90,17 +92,10 @@ class Sources:
         graph: whose cells are numbered.
         terms: the terms, each with the batch that says where its elements stand.
         batch: says which cells exist.
-        constant: inputs that are the same for every call.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        terms: Sequence[tuple[TableTerm, Batch]],
-        batch: Batch,
-        constant: Mapping[str, Tensor | None] | None = None,
-    ) -> None:
-        self.graph, self.terms, self.batch, self.constant = graph, terms, batch, constant or {}
+    def __init__(self, graph: Graph, terms: Sequence[tuple[TableTerm, Batch]], batch: Batch) -> None:
+        self.graph, self.terms, self.batch = graph, terms, batch
         self.cells = Cells(graph, batch)
         self.variables = [v.name for v in graph.discrete]
 
@@ -128,9 +123,9 @@ class Sources:
         for term, batch in self.terms:
             for binding in term.term.domain:
                 if isinstance(binding, Edges):
-                    known, given = self.constant.get(binding.source), readable(batch.tensors[binding.source])
+                    known = batch.fixed.get(binding.source)
                     known = None if known is None else readable(known)
-                    if known is None or given is None or given.data_ptr() != known.data_ptr():
+                    if known is None or known.is_inference():  # the latter has no version that would tell of changes
                         return None
                     found.append(known)
         return tuple(found)
@@ -159,6 +154,11 @@ class Sources:
             )
             return [Group(np.arange(size), known(b"", make), b"")]
         scopes = [self.scopes(number) for number in range(len(self.terms))]
+        if self._alike(scopes):
+            key = b"".join(one[0].tobytes() for one in scopes)
+            return [
+                Group(np.arange(size), known(key, partial(self._structure, lambda: [one[0] for one in scopes])), key)
+            ]
         scopes = [np.broadcast_to(one, (size, *one.shape[1:])) for one in scopes]
         exists = self.exists()
         flat = [one.reshape(size, prod(one.shape[1:])) for one in scopes]
@@ -173,13 +173,22 @@ class Sources:
             groups.append(Group(np.array(members), known(key, make), key))
         return groups
 
+    def _alike(self, scopes: Sequence[np.ndarray]) -> bool:
+        """Whether all examples have the same factors, and all cells."""
+        same = all(one.shape[0] == 1 for one in scopes)
+        return same and all(self.batch.cells(v.name, v.dims) is None for v in self.graph.discrete)
+
     def _structure(self, scopes: Callable[[], Sequence[np.ndarray]], exists: np.ndarray | None = None) -> Structure:
         """From the cells [elements, arity] of each term; an element with a cell that there is not does not exist."""
         elements: list[np.ndarray] = []
         cells: list[np.ndarray] = []
         for places in scopes():
-            elements.append(np.flatnonzero(((places >= 0) & (places < self.cells.count)).all(1)))
-            cells.append(places[elements[-1]])
+            if not places.size or (places.min() >= 0 and places.max() < self.cells.count):
+                elements.append(np.arange(len(places)))
+                cells.append(places)
+            else:
+                elements.append(np.flatnonzero(((places >= 0) & (places < self.cells.count)).all(1)))
+                cells.append(places[elements[-1]])
         sizes: list[int] = []
         for name in self.variables:
             span = self.cells.span(name)
@@ -189,14 +198,16 @@ class Sources:
             elements.append(own - span.start)
             cells.append(own[:, None])
         counts = [len(one) for one in elements]
-        arities = np.repeat([one.shape[1] for one in cells], counts)
-        starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(arities, dtype=np.int64)])
+        arities = tuple(one.shape[1] for one in cells)
+        starts = np.zeros(sum(counts) + 1, dtype=np.int64)
+        np.cumsum(np.repeat(arities, counts), out=starts[1:])
         members = np.concatenate([one.reshape(-1) for one in cells]).astype(np.int64)
         absent = frozenset() if exists is None else frozenset(np.flatnonzero(~exists).tolist())
         return Structure(
             np.repeat(np.arange(len(counts)), counts),
             np.concatenate(elements),
             Scopes(members, starts),
+            arities,
             tuple(sizes),
             absent,
         )
@@ -237,7 +248,7 @@ def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | No
         return None
     if {ref.indices[0].index for ref in term.term.scope} != set(binding.ends):
         return None  # an edge exists where all of its ends do, also those that the scope leaves out
-    rows = _read(batch.tensors[binding.source])
+    rows = _read(batch.fixed.get(binding.source, batch.tensors[binding.source]))
     columns = [binding.ends.index(ref.indices[0].index or "") for ref in term.term.scope]
     if columns != list(range(rows.shape[2])):
         rows = rows[:, :, columns]

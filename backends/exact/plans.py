@@ -41,31 +41,14 @@ class Plan:
 
     def _layout(self, shapes: Sequence[tuple[int, ...] | None]) -> native.Layout:
         """Where the factors stand in tables of these shapes (without their batch axis)."""
-        structure = self.structure
-        ends = np.searchsorted(structure.sources, np.arange(len(shapes) + 1))  # factors are sorted by their tables
-        offsets: list[np.ndarray] = []
-        strides: list[np.ndarray] = []
-        for source, shape in enumerate(shapes):
-            factors = slice(ends[source], ends[source + 1])
-            offsets.append(self._offsets(source, shape)[structure.elements[factors]])
-            cells = structure.scopes.starts[factors.stop] - structure.scopes.starts[factors.start]
-            each = np.zeros(1) if shape is None else np.array(_strides(shape)[len(self.domains[source]) :])
-            strides.append(np.resize(each, cells))
-        return native.Layout(structure.sources, np.concatenate(offsets), np.concatenate(strides).astype(np.int64))
-
-    def _offsets(self, source: int, shape: tuple[int, ...] | None) -> np.ndarray:
-        """Where each element of a table's index set begins."""
-        domain = self.domains[source]
-        total = np.zeros(domain, dtype=np.int64)
-        if shape is None:
-            return total.reshape(-1)
-        steps = _strides(shape)
-        for axis, size in enumerate(domain):
-            if shape[axis] > 1:
-                place = [1] * len(domain)
-                place[axis] = size
-                total = total + (np.arange(size) * steps[axis]).reshape(place)
-        return total.reshape(-1)
+        strides: list[tuple[int, ...]] = []
+        axes: list[list[tuple[int, int]]] = []
+        for shape, domain, arity in zip(shapes, self.domains, self.structure.arities, strict=True):
+            steps = (0,) * (len(domain) + arity) if shape is None else _strides(shape)
+            strides.append(steps[len(domain) :])
+            shared = [shape is None or shape[axis] == 1 for axis in range(len(domain))]
+            axes.append([(size, 0 if one else step) for size, step, one in zip(domain, steps, shared, strict=False)])
+        return native.Layout(self.structure.sources, self.structure.elements, strides, axes)
 
     def element(self, source: int, element: int, shape: Sequence[int]) -> tuple[int, ...]:
         """The place of an element in the leading axes of a table of that shape (without its batch axis)."""
@@ -107,16 +90,25 @@ class Plans:
     def _found(self, sources: Sources) -> list[Group]:
         return sources.groups(lambda key, make: _kept(self._structures, (sources.key, key), make))
 
-    def plan(self, sources: Sources, group: Group, known: frozenset[int], first: frozenset[int]) -> Plan:
-        """The plan of a structure with some cells observed and some eliminated first."""
+    def plan(self, sources: Sources, group: Group, known: np.ndarray | None, first: frozenset[int]) -> Plan:
+        """The plan of a structure with some cells observed and some eliminated first.
+
+        Args:
+            sources: the tables of the batch.
+            group: examples of one structure.
+            known: [cells] bool: which cells are observed; `None` for none.
+            first: the cells that are eliminated first.
+        """
         return _kept(
             self._known,
-            (sources.key, group.key, known, first),
+            (sources.key, group.key, b"" if known is None else known.tobytes(), first),
             lambda: self._make(sources, group, known, first),
         )
 
-    def _make(self, sources: Sources, group: Group, known: frozenset[int], first: frozenset[int]) -> Plan:
+    def _make(self, sources: Sources, group: Group, observed: np.ndarray | None, first: frozenset[int]) -> Plan:
         structure = group.structure
+        cells = frozenset(() if observed is None else np.flatnonzero(observed).tolist())
+        known = cells - structure.absent
         early = first - structure.absent - known
         try:
             compiler: type[NativeCompiler | PlainCompiler] = PlainCompiler if graphs is None else NativeCompiler

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "simd.h"
@@ -15,7 +16,37 @@ namespace energyml {
 
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
 constexpr int64_t PADDING = 8;   // doubles behind the messages, so that whole vectors can be read
+constexpr int64_t SHORT = 4;     // lanes of a run that is not worth a loop of its own
 constexpr int64_t BLOCK = 512;  // doubles of a block: rows times lanes; larger ones cost more to set up than they bring
+
+// A clique of so few entries is visited one by one; so many tables and cells of the message it may have.
+constexpr int64_t SMALL = 16, MOST_INPUTS = 32, MOST_KEPT = 8;
+
+// Numbers that live as long as a program: a few large pieces of memory in place of many small ones.
+template <class T> class Arena {
+  public:
+    T* take(int64_t count) {
+        if (count > left_) {
+            left_ = std::max<int64_t>(count, PIECE);
+            pieces_.emplace_back(new T[static_cast<size_t>(left_)]);
+            next_ = pieces_.back().get();
+        }
+        T* found = next_;
+        next_ += count;
+        left_ -= count;
+        return found;
+    }
+
+  private:
+    static constexpr int64_t PIECE = 1024;
+    std::vector<std::unique_ptr<T[]>> pieces_;
+    T* next_ = nullptr;
+    int64_t left_ = 0;
+};
+
+// What the lanes of a block need of a table: one number for all, the same lanes for every block, or lanes of their own: side by side in
+// the table, or anywhere in it.
+enum Kind : uint8_t { SCALAR, COMMON, CONTIGUOUS, SCATTERED };
 
 // A table as a step reads it: strides over the labels of its cells, 0 for cells that it does not mention.
 struct Input {
@@ -24,14 +55,35 @@ struct Input {
     int64_t size;  // entries of the factor, known cells included
     int64_t block;  // where its exponentials begin, in exp space
     int64_t row;  // stride of the cell that is summed out
-    std::vector<int64_t> strides;
-    std::vector<int64_t> known;  // pairs: which known cell, and its stride
+    const int64_t* strides;  // of the cells of the message
+    const int64_t* known;    // pairs: which known cell, and its stride
+    int64_t known_count;
+    Kind kind;
+    bool repeats;  // as many lanes as a run has are one number of the table, or
+    int64_t run;   // follow one another in it
+    const int32_t* places;  // of the lanes, where they are common or scattered
+    // Scattered lanes laid side by side for all blocks, [blocks that differ, rows, lanes], and its strides over the outer cells; no blocks
+    // where all differ, so that nothing would be saved.
+    int64_t spread_count;
+    const int64_t* spread;
+};
+
+// A range of an arena.
+template <class T> struct Range {
+    T* data = nullptr;
+    int64_t count = 0;
+    T* begin() const { return data; }
+    T* end() const { return data + count; }
+    T& operator[](int64_t k) const { return data[k]; }
 };
 
 struct Elimination {
     int64_t cell, rows, message, entries;
-    std::vector<int64_t> kept, sizes;
-    std::vector<Input> inputs;
+    Range<int64_t> kept, sizes;
+    Range<Input> inputs;
+    // Blocks: the cells of the message from `inner` on make the lanes, the others are counted by an odometer.
+    int64_t inner, lanes, chunk, stride;
+    bool small;
 };
 
 struct Graph {
@@ -39,6 +91,9 @@ struct Graph {
     int64_t blocks = 0;  // entries of all factors as the steps use them
     std::vector<Elimination> steps;
     std::vector<Input> loose;
+    Arena<int64_t> numbers;
+    Arena<int32_t> places;
+    Arena<Input> inputs;
 };
 
 // Tables of one example and, on the way back, where their gradients go; null where there is none.
@@ -61,7 +116,7 @@ struct Tables {
     }
     int64_t shift(const Input& input) const {
         int64_t total = 0;
-        for (size_t k = 0; k < input.known.size(); k += 2) total += labels[input.known[k]] * input.known[k + 1];
+        for (int64_t k = 0; k < input.known_count; k += 2) total += labels[input.known[k]] * input.known[k + 1];
         return total;
     }
 };
@@ -84,32 +139,95 @@ INLINE V<double> logarithm(V<double> x) {
     return k * 6.93147180369123816490e-01 - ((square - (s * (square + r) + k * 1.90821492927058770002e-10)) - f);
 }
 
-// One step, ready to visit its blocks.  In exp space scores are multiplied in place of added, and `factor` brings messages to their scale.
-template <bool EXP> class Blocks {
-  public:
-    enum Kind { SCALAR, COMMON, CONTIGUOUS, SCATTERED };
+// A table of the step at hand: where its values and its gradients stand for the block at hand; null where there are none.
+struct Part {
+    const Input* input;
+    const double* value;
+    double* gradient;
+    const int64_t* strides;  // of both over the outer cells
+};
 
-    Blocks(const Elimination& step, const Tables& tables, double factor = 1) : step_(step), tables_(tables), neutral_(EXP ? factor : 0) {
-        split();
-        parts_.reserve(step.inputs.size());
+// A table whose lanes stand side by side: where they begin, and the stride of the cell that is summed out.
+struct Lanewise {
+    const double* from;
+    int64_t row;
+};
+
+// The same of a gradient.
+struct Receiving {
+    double* to;
+    int64_t row;
+};
+
+// What a thread needs while it visits blocks, kept from step to step.
+struct Room {
+    std::vector<Part> parts;
+    std::vector<int64_t> index;  // of the odometer
+    std::vector<double> block, common, common_shares;
+    // In exp space: exponentials of all factors; of the messages a power of two and the log of the smallest over the largest entry; lanes
+    // that were laid side by side; what makes the products of a block shares; the tables and the gradients of a block.
+    std::vector<double> exponentials, scale, low, spread, ratio;
+    std::vector<Lanewise> lanewise;
+    std::vector<Receiving> receiving;
+
+    // Give back what is large.
+    void settle() {
+        for (std::vector<double>* one : {&exponentials, &spread})
+            if (one->size() > RETAINED) std::vector<double>().swap(*one);
+    }
+
+    static constexpr size_t RETAINED = size_t{1} << 22;  // 32 MB
+};
+
+// Moves the parts of a step from block to block.
+class Odometer {
+  public:
+    Odometer(const Elimination& step, Room& room) : step_(step), room_(room) { room.index.assign(static_cast<size_t>(step.inner), 0); }
+
+    INLINE void advance() {
+        for (int64_t k = step_.inner; k-- > 0;) {
+            const bool carry = ++room_.index[k] == step_.sizes[k];
+            const int64_t by = carry ? 1 - step_.sizes[k] : 1;
+            for (Part& part : room_.parts) {
+                if (part.value) part.value += by * part.strides[k];
+                if (part.gradient) part.gradient += by * part.strides[k];
+            }
+            if (!carry) return;
+            room_.index[k] = 0;
+        }
+    }
+
+  private:
+    const Elimination& step_;
+    Room& room_;
+};
+
+// One step in log space, ready to visit its blocks.
+class Blocks {
+  public:
+    Blocks(const Elimination& step, const Tables& tables, Room& room)
+        : step_(step), tables_(tables), room_(room), lanes_(step.lanes), stride_(step.stride) {
+        room.parts.clear();
+        room.common.clear();
+        room.common_shares.clear();
         for (const Input& input : step.inputs) add(input);
     }
 
     int64_t rows() const { return step_.rows; }
-    int64_t lanes() const { return lanes_; }
     int64_t stride() const { return stride_; }  // from one row of a block to the next: whole vectors
 
     // Visit(first entry of the message, first lane, lanes, block [rows, stride]) for every block.
-    template <class F> INLINE void each(std::vector<double>& buffer, F visit) {
-        buffer.resize(static_cast<size_t>(rows() * stride_));
-        std::vector<int64_t> index(outer_.size(), 0);
+    template <class F> INLINE void each(F visit) {
+        room_.block.resize(static_cast<size_t>(rows() * stride_));
+        double* block = room_.block.data();
+        Odometer odometer(step_, room_);
         for (int64_t entry = 0; entry < step_.entries; entry += lanes_) {
-            for (int64_t start = 0; start < lanes_; start += chunk_) {
-                const int64_t width = std::min(chunk_, lanes_ - start);
-                fill(buffer.data(), start, width);
-                visit(entry + start, start, width, buffer.data());
+            for (int64_t start = 0; start < lanes_; start += step_.chunk) {
+                const int64_t width = std::min(step_.chunk, lanes_ - start);
+                fill(block, start, width);
+                visit(entry + start, start, width, block);
             }
-            advance(index);
+            odometer.advance();
         }
     }
 
@@ -118,26 +236,27 @@ template <bool EXP> class Blocks {
         for (int64_t j = 0; j < rows(); ++j) {
             const double* row = block + j * stride_;
             const double whole = scalars_ ? total<MAX>(row, width) : 0;
-            for (Part& part : parts_) {
+            for (const Part& part : room_.parts) {
                 if (!part.gradient) continue;
-                double* to = part.gradient + j * part.input->row;
-                if (part.kind == SCALAR) {
+                const Input& input = *part.input;
+                double* to = part.gradient + j * input.row;
+                if (input.kind == SCALAR) {
                     *to = MAX ? std::max(*to, whole) : *to + whole;
-                } else if (part.kind == CONTIGUOUS) {
+                } else if (input.kind == CONTIGUOUS) {
                     to += start;
                     for (int64_t l = 0; l < width; ++l) to[l] = MAX ? (row[l] > to[l] ? row[l] : to[l]) : to[l] + row[l];
-                } else if (part.kind == SCATTERED && part.run < SHORT) {
-                    const int32_t* place = part.places.data() + start;
+                } else if (input.kind == SCATTERED && input.run < SHORT) {
+                    const int32_t* place = input.places + start;
                     for (int64_t l = 0; l < width; ++l) {
                         double& one = to[place[l]];
                         one = MAX ? std::max(one, row[l]) : one + row[l];
                     }
-                } else if (part.kind == SCATTERED) {
-                    const int32_t* place = part.places.data() + start;
-                    each_run(part, start, width, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
+                } else if (input.kind == SCATTERED) {
+                    const int32_t* place = input.places + start;
+                    each_run(input, start, width, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
                         double* here = to + place[first];
                         const double* from = row + first;
-                        if (part.repeats) {
+                        if (input.repeats) {
                             const double part_of = total<MAX>(from, count);
                             *here = MAX ? std::max(*here, part_of) : *here + part_of;
                         } else {
@@ -146,8 +265,8 @@ template <bool EXP> class Blocks {
                     });
                 }
             }
-            if (!common_shares_.empty()) {
-                double* to = common_shares_.data() + j * lanes_ + start;
+            if (!room_.common_shares.empty()) {
+                double* to = room_.common_shares.data() + j * lanes_ + start;
                 for (int64_t l = 0; l < width; ++l) to[l] = MAX ? (row[l] > to[l] ? row[l] : to[l]) : to[l] + row[l];
             }
         }
@@ -166,160 +285,84 @@ template <bool EXP> class Blocks {
     // Before and after a way back: shares of the tables that are the same for every block are gathered apart.
     template <bool MAX> void open_common() {
         bool any = false;
-        for (const Part& part : parts_) any = any || (part.kind == COMMON && part.gradient);
-        common_shares_.assign(any ? static_cast<size_t>(rows() * lanes_) : 0, MAX ? NOTHING : 0.0);
+        for (const Part& part : room_.parts) any = any || (part.input->kind == COMMON && part.gradient);
+        room_.common_shares.assign(any ? static_cast<size_t>(rows() * lanes_) : 0, MAX ? NOTHING : 0.0);
     }
     template <bool MAX> void close_common() {
-        if (common_shares_.empty()) return;
-        for (Part& part : parts_) {
-            if (part.kind != COMMON || !part.gradient) continue;
+        if (room_.common_shares.empty()) return;
+        for (const Part& part : room_.parts) {
+            if (part.input->kind != COMMON || !part.gradient) continue;
             for (int64_t j = 0; j < rows(); ++j)
                 for (int64_t l = 0; l < lanes_; ++l) {
-                    double& to = part.gradient[j * part.input->row + part.places[l]];
-                    const double share = common_shares_[j * lanes_ + l];
+                    double& to = part.gradient[j * part.input->row + part.input->places[l]];
+                    const double share = room_.common_shares[j * lanes_ + l];
                     to = MAX ? std::max(to, share) : to + share;
                 }
         }
     }
 
   private:
-    struct Part {
-        Kind kind;
-        const Input* input;
-        const double* value;
-        double* gradient;
-        std::vector<int32_t> places = {};  // of the lanes
-        int64_t run = 1;       // as many lanes follow one another in the table, or
-        bool repeats = false;  // are one number of it
-    };
-
-    static constexpr int64_t SHORT = 4;  // lanes of a run that is not worth a loop of its own
-
-    static INLINE void join(double& total, double one) { total = EXP ? total * one : total + one; }
-
-    // The innermost cells of the message whose entries make the lanes; the others are counted by an odometer.
-    void split() {
-        inner_ = step_.sizes.size();
-        while (inner_ > 0 && lanes_ < 64) lanes_ *= step_.sizes[--inner_];
-        while (inner_ > 0 && lanes_ * step_.sizes[inner_ - 1] * rows() <= BLOCK) lanes_ *= step_.sizes[--inner_];
-        outer_.assign(step_.sizes.begin(), step_.sizes.begin() + inner_);
-        chunk_ = std::max<int64_t>(8, std::min(lanes_, BLOCK / std::max<int64_t>(1, rows())));
-        chunk_ = std::min(chunk_, lanes_);
-        stride_ = round_up(chunk_, 8);
-    }
-
     void add(const Input& input) {
-        bool outer = false, inner = false;
-        for (size_t k = 0; k < input.strides.size(); ++k) (k < inner_ ? outer : inner) |= input.strides[k] != 0;
-        Part part{SCALAR, &input, tables_.template at<EXP>(input), tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr};
+        double* gradient = tables_.shares || !tables_.gradients.empty() ? tables_.gradient(input) : nullptr;
+        Part part{&input, tables_.at<false>(input), gradient, input.strides};
         if (!part.value && !part.gradient) return;
-        if (inner) {
-            part.kind = side_by_side(input) ? CONTIGUOUS : outer ? SCATTERED : COMMON;
-            if (part.kind != CONTIGUOUS) part.places = places(input);
-            if (part.kind == SCATTERED) find_run(part);
-        }
-        if (part.kind == COMMON && part.value) {
-            if (common_.empty()) common_.assign(static_cast<size_t>(rows() * lanes_), EXP ? 1.0 : 0.0);
+        if (input.kind == COMMON && part.value) {
+            if (room_.common.empty()) room_.common.assign(static_cast<size_t>(rows() * lanes_), 0.0);
             for (int64_t j = 0; j < rows(); ++j)
-                for (int64_t l = 0; l < lanes_; ++l) join(common_[j * lanes_ + l], part.value[j * input.row + part.places[l]]);
+                for (int64_t l = 0; l < lanes_; ++l) room_.common[j * lanes_ + l] += part.value[j * input.row + input.places[l]];
         }
-        scalars_ = scalars_ || (part.kind == SCALAR && part.gradient);
-        parts_.push_back(std::move(part));
-    }
-
-    // Whether the lanes of a table follow one another in it.
-    bool side_by_side(const Input& input) const {
-        int64_t stride = 1;
-        for (size_t k = step_.sizes.size(); k-- > inner_; stride *= step_.sizes[k])
-            if (step_.sizes[k] > 1 && input.strides[k] != stride) return false;
-        return true;
-    }
-
-    // Where the lanes stand in a table: those of the last cell, then copies of them for each label of the cell before.
-    std::vector<int32_t> places(const Input& input) const {
-        std::vector<int32_t> found(static_cast<size_t>(lanes_), 0);
-        int64_t known = 1;
-        for (size_t k = step_.sizes.size(); k-- > inner_;) {
-            for (int64_t label = 1; label < step_.sizes[k]; ++label)
-                for (int64_t l = 0; l < known; ++l) found[label * known + l] = found[l] + static_cast<int32_t>(label * input.strides[k]);
-            known *= step_.sizes[k];
-        }
-        return found;
-    }
-
-    // How many lanes follow one another in a table, or are one number of it: those of the last cells, as far as they go.
-    void find_run(Part& part) const {
-        const std::vector<int64_t>& strides = part.input->strides;
-        part.repeats = strides.back() == 0;
-        for (size_t k = step_.sizes.size(); k-- > inner_; part.run *= step_.sizes[k])
-            if (strides[k] != (part.repeats ? 0 : part.run)) break;
+        scalars_ = scalars_ || (input.kind == SCALAR && part.gradient);
+        room_.parts.push_back(part);
     }
 
     // visit(first lane, how many) for the runs of a table among `width` lanes from `start` on.
-    template <class F> static INLINE void each_run(const Part& part, int64_t start, int64_t width, F visit) {
-        int64_t count = std::min(width, part.run - start % part.run);
-        for (int64_t first = 0; first < width; first += count, count = std::min(width - first, part.run)) visit(first, count);
+    template <class F> static INLINE void each_run(const Input& input, int64_t start, int64_t width, F visit) {
+        int64_t count = std::min(width, input.run - start % input.run);
+        for (int64_t first = 0; first < width; first += count, count = std::min(width - first, input.run)) visit(first, count);
     }
 
     INLINE void fill(double* block, int64_t start, int64_t width) const {
         for (int64_t j = 0; j < rows(); ++j) {
             double* row = block + j * stride_;
-            double constant = neutral_;
-            for (const Part& part : parts_)
-                if (part.kind == SCALAR && part.value) join(constant, part.value[j * part.input->row]);
-            if (common_.empty()) {
+            double constant = 0;
+            for (const Part& part : room_.parts)
+                if (part.input->kind == SCALAR && part.value) constant += part.value[j * part.input->row];
+            if (room_.common.empty()) {
                 for (int64_t l = 0; l < width; ++l) row[l] = constant;
             } else {
-                const double* from = common_.data() + j * lanes_ + start;
-                for (int64_t l = 0; l < width; ++l) row[l] = EXP ? constant * from[l] : constant + from[l];
+                const double* from = room_.common.data() + j * lanes_ + start;
+                for (int64_t l = 0; l < width; ++l) row[l] = constant + from[l];
             }
-            for (const Part& part : parts_) {
+            for (const Part& part : room_.parts) {
                 if (!part.value) continue;
-                const double* from = part.value + j * part.input->row;
-                if (part.kind == CONTIGUOUS) {
+                const Input& input = *part.input;
+                const double* from = part.value + j * input.row;
+                if (input.kind == CONTIGUOUS) {
                     from += start;
-                    for (int64_t l = 0; l < width; ++l) join(row[l], from[l]);
-                } else if (part.kind == SCATTERED && part.run < SHORT) {
-                    const int32_t* place = part.places.data() + start;
-                    for (int64_t l = 0; l < width; ++l) join(row[l], from[place[l]]);
-                } else if (part.kind == SCATTERED) {
-                    const int32_t* place = part.places.data() + start;
-                    each_run(part, start, width, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
+                    for (int64_t l = 0; l < width; ++l) row[l] += from[l];
+                } else if (input.kind == SCATTERED && input.run < SHORT) {
+                    const int32_t* place = input.places + start;
+                    for (int64_t l = 0; l < width; ++l) row[l] += from[place[l]];
+                } else if (input.kind == SCATTERED) {
+                    const int32_t* place = input.places + start;
+                    each_run(input, start, width, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
                         const double* here = from + place[first];
                         double* to = row + first;
-                        if (part.repeats)
-                            for (int64_t l = 0; l < count; ++l) join(to[l], *here);
+                        if (input.repeats)
+                            for (int64_t l = 0; l < count; ++l) to[l] += *here;
                         else
-                            for (int64_t l = 0; l < count; ++l) join(to[l], here[l]);
+                            for (int64_t l = 0; l < count; ++l) to[l] += here[l];
                     });
                 }
             }
         }
     }
 
-    void advance(std::vector<int64_t>& index) {
-        for (size_t k = outer_.size(); k-- > 0;) {
-            const bool carry = ++index[k] == outer_[k];
-            const int64_t by = carry ? 1 - outer_[k] : 1;
-            for (Part& part : parts_) {
-                const int64_t move = by * part.input->strides[k];
-                if (part.value) part.value += move;
-                if (part.gradient) part.gradient += move;
-            }
-            if (!carry) return;
-            index[k] = 0;
-        }
-    }
-
     const Elimination& step_;
     const Tables& tables_;
-    double neutral_;
-    size_t inner_ = 0;
+    Room& room_;
+    int64_t lanes_, stride_;
     bool scalars_ = false;  // whether a table wants one number for each row of a block
-    int64_t lanes_ = 1, chunk_ = 1, stride_ = 8;
-    std::vector<int64_t> outer_;
-    std::vector<Part> parts_;
-    std::vector<double> common_, common_shares_;
 };
 
 }  // namespace energyml

@@ -52,28 +52,26 @@ template <bool MAX> INLINE double reduce_column(const double* block, int64_t row
     return high + std::log(sum);
 }
 
-constexpr int64_t SMALL = 16;  // entries of a clique that is not worth blocks
-
 // A small step, entry by entry.  `visit(entry, row)` gets the sums for the labels of the cell.
 template <bool EXP, class F> INLINE void each_small(const Elimination& step, const Tables& tables, double neutral, F visit) {
-    const size_t inputs = step.inputs.size(), kept = step.kept.size();
-    const double* from[32];
-    for (size_t k = 0; k < inputs; ++k) from[k] = tables.template at<EXP>(step.inputs[k]);
-    int64_t index[8] = {};
+    const int64_t inputs = step.inputs.count, kept = step.kept.count;
+    const double* from[MOST_INPUTS];
+    for (int64_t k = 0; k < inputs; ++k) from[k] = tables.template at<EXP>(step.inputs[k]);
+    int64_t index[MOST_KEPT] = {};
     double row[SMALL];
     for (int64_t entry = 0; entry < step.entries; ++entry) {
         for (int64_t j = 0; j < step.rows; ++j) row[j] = neutral;
-        for (size_t k = 0; k < inputs; ++k)
+        for (int64_t k = 0; k < inputs; ++k)
             if (from[k])
                 for (int64_t j = 0; j < step.rows; ++j) {
                     const double one = from[k][j * step.inputs[k].row];
                     row[j] = EXP ? row[j] * one : row[j] + one;
                 }
         visit(entry, row, index);
-        for (size_t d = kept; d-- > 0;) {
+        for (int64_t d = kept; d-- > 0;) {
             const bool carry = ++index[d] == step.sizes[d];
             const int64_t by = carry ? 1 - step.sizes[d] : 1;
-            for (size_t k = 0; k < inputs; ++k)
+            for (int64_t k = 0; k < inputs; ++k)
                 if (from[k]) from[k] += by * step.inputs[k].strides[d];
             if (!carry) break;
             index[d] = 0;
@@ -81,21 +79,17 @@ template <bool EXP, class F> INLINE void each_small(const Elimination& step, con
     }
 }
 
-INLINE bool small(const Elimination& step) {
-    return step.rows * step.entries <= SMALL && step.inputs.size() <= 32 && step.kept.size() <= 8;
-}
-
-template <bool MAX> INLINE void send(const Elimination& step, const Tables& tables, std::vector<double>& buffer) {
-    if (small(step)) {
+template <bool MAX> INLINE void send(const Elimination& step, const Tables& tables, Room& room) {
+    if (step.small) {
         double* to = tables.messages + step.message;
         each_small<false>(step, tables, 0, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
             to[entry] = reduce_column<MAX>(row, step.rows, 1);
         });
         return;
     }
-    Blocks<false> blocks(step, tables);
+    Blocks blocks(step, tables, room);
     double* out = tables.messages + step.message;
-    blocks.each(buffer, [&](int64_t entry, int64_t, int64_t width, double* block) __attribute__((always_inline)) {
+    blocks.each([&](int64_t entry, int64_t, int64_t width, double* block) __attribute__((always_inline)) {
         if (width == 1)
             out[entry] = reduce_column<MAX>(block, step.rows, blocks.stride());
         else
@@ -104,12 +98,12 @@ template <bool MAX> INLINE void send(const Elimination& step, const Tables& tabl
 }
 
 // All messages: the first `sums` steps sum their cell out, the others take the best label.
-INLINE void sweep_up(const Graph& graph, const Tables& tables, int64_t sums, std::vector<double>& buffer) {
+INLINE void sweep_up(const Graph& graph, const Tables& tables, int64_t sums, Room& room) {
     for (size_t k = 0; k < graph.steps.size(); ++k) {
         if (static_cast<int64_t>(k) < sums)
-            send<false>(graph.steps[k], tables, buffer);
+            send<false>(graph.steps[k], tables, room);
         else
-            send<true>(graph.steps[k], tables, buffer);
+            send<true>(graph.steps[k], tables, room);
     }
 }
 
@@ -125,10 +119,10 @@ INLINE double total_of(const Graph& graph, const Tables& tables) {
 
 // Hand one share to the gradients of a small step's inputs.
 template <bool MAX> INLINE void give_small(const Elimination& step, double* const* to, int64_t j, const int64_t* index, double value) {
-    for (size_t k = 0; k < step.inputs.size(); ++k) {
+    for (int64_t k = 0; k < step.inputs.count; ++k) {
         if (!to[k]) continue;
         int64_t place = j * step.inputs[k].row;
-        for (size_t d = 0; d < step.kept.size(); ++d) place += index[d] * step.inputs[k].strides[d];
+        for (int64_t d = 0; d < step.kept.count; ++d) place += index[d] * step.inputs[k].strides[d];
         to[k][place] = MAX ? std::max(to[k][place], value) : to[k][place] + value;
     }
 }
@@ -137,8 +131,8 @@ template <bool MAX> INLINE void give_small(const Elimination& step, double* cons
 template <bool MAX> INLINE double small_shares(const Elimination& step, const Tables& tables) {
     const double* message = tables.messages + step.message;
     const double* share = tables.shares + step.message;
-    double* to[32];
-    for (size_t k = 0; k < step.inputs.size(); ++k) to[k] = tables.gradient(step.inputs[k]);
+    double* to[MOST_INPUTS];
+    for (int64_t k = 0; k < step.inputs.count; ++k) to[k] = tables.gradient(step.inputs[k]);
     double entropy = 0;
     each_small<false>(step, tables, 0, [&](int64_t entry, const double* row, const int64_t* index) __attribute__((always_inline)) {
         if (share[entry] == (MAX ? NOTHING : 0.0)) return;
@@ -156,7 +150,7 @@ template <bool MAX> INLINE double small_shares(const Elimination& step, const Ta
 // Shares of the probability (SUM: weighted by `weight`), or the best score that goes through each entry (MAX: `weight` is the best),
 // for the steps from `first` on.  In the sum case it returns the entropy of the cells of the steps from `counted` on.
 template <bool MAX>
-INLINE double sweep_down(const Graph& graph, const Tables& tables, double weight, int64_t first, int64_t counted, std::vector<double>& buffer) {
+INLINE double sweep_down(const Graph& graph, const Tables& tables, double weight, int64_t first, int64_t counted, Room& room) {
     std::fill(tables.shares, tables.shares + graph.workspace, MAX ? NOTHING : 0.0);
     V<double> entropy = V<double>{};
     for (const Input& one : graph.loose) {
@@ -168,13 +162,13 @@ INLINE double sweep_down(const Graph& graph, const Tables& tables, double weight
         const double count = k >= counted;
         const double* message = tables.messages + step.message;
         const double* share = tables.shares + step.message;
-        if (small(step)) {
+        if (step.small) {
             entropy[0] += small_shares<MAX>(step, tables) * count;
             continue;
         }
-        Blocks<false> blocks(step, tables);
+        Blocks blocks(step, tables, room);
         blocks.template open_common<MAX>();
-        blocks.each(buffer, [&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
+        blocks.each([&](int64_t entry, int64_t start, int64_t width, double* block) __attribute__((always_inline)) {
             bool any = false;
             for (int64_t l = 0; l < width; ++l) any |= share[entry + l] != (MAX ? NOTHING : 0.0);
             if (!any) return;
@@ -212,7 +206,7 @@ INLINE void walk(const Graph& graph, const Tables& tables, int64_t first, const 
         for (const Input& input : step.inputs) {
             const double* value = tables.at<false>(input);
             if (!value) continue;
-            for (size_t d = 0; d < step.kept.size(); ++d) value += labels[step.kept[d]] * input.strides[d];
+            for (int64_t d = 0; d < step.kept.count; ++d) value += labels[step.kept[d]] * input.strides[d];
             for (int64_t j = 0; j < step.rows; ++j) row[j] += value[j * input.row];
         }
         int64_t pick = 0;

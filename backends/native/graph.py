@@ -23,13 +23,15 @@ class Layout:
 
     Attributes:
         sources: [factors] int64: which table.
-        offsets: [factors] int64: where a factor begins in it.
-        strides: int64: one for each cell of each scope, in the order of `Scopes.members`.
+        elements: [factors] int64: which element of that table's index set.
+        strides: for each table those of the cells of its scopes.
+        axes: for each table the sizes and the strides of the axes of its index set.
     """
 
     sources: np.ndarray
-    offsets: np.ndarray
-    strides: np.ndarray
+    elements: np.ndarray
+    strides: Sequence[Sequence[int]]
+    axes: Sequence[Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,16 @@ def encoded(program: Program, layout: Layout) -> Encoded:
     assert isinstance(scopes, Scopes)
     assert isinstance(steps, Steps)
     known = sorted(program.known)
-    sizes = np.array([program.sizes], dtype=np.int64)
+    sizes = np.array(program.sizes, dtype=np.int64)
     ranks = np.full(len(program.sizes), -1, dtype=np.int64)
     ranks[known] = np.arange(len(known))
+    numbers: list[int] = []
+    for strides, axes in zip(layout.strides, layout.axes, strict=True):
+        numbers += (len(strides), *strides, len(axes), *(number for axis in axes for number in axis))
+    tables = np.array(numbers, dtype=np.int64)
     made = kernels.read_program(
-        *described(scopes, sizes), layout.sources.ctypes.data, layout.offsets.ctypes.data, layout.strides.ctypes.data,
-        ranks.ctypes.data, len(known), steps.numbers.ctypes.data,
+        *described(scopes, sizes), layout.sources.ctypes.data, layout.elements.ctypes.data, tables.ctypes.data,
+        len(layout.axes), ranks.ctypes.data, len(known), steps.numbers.ctypes.data,
     )  # fmt: skip
     return Encoded(made, len(program.sizes), len(steps), torch.tensor(known, dtype=torch.int64))
 

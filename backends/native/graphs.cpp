@@ -87,7 +87,7 @@ static void prepare_gradients(const Graph& graph, const Wanted& wanted, int64_t 
 }
 
 template <bool MAX>
-INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
+INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
     const int64_t example = wanted.rows[number];
     Tables tables;
     tables.messages = workspace;
@@ -97,35 +97,34 @@ INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
         tables.values.push_back(wanted.tables[k] ? wanted.tables[k] + example * wanted.example_strides[k] : nullptr);
     if (!MAX && wanted.products && !wanted.drawn) {
         // The way of products says nothing of entropies; what spreads too far for it starts again in log space.
-        std::vector<double> room;
         ProductPass pass(graph, tables, room);
-        if (pass.up(wanted.log_z[number], buffer)) {
+        if (pass.up(wanted.log_z[number])) {
             if (!wanted.weights) return;
             prepare_gradients(graph, wanted, example, thread, tables, workspace);
-            if (wanted.log_z[number] > NOTHING) pass.down(wanted.weights[number], buffer);
+            if (wanted.log_z[number] > NOTHING) pass.down(wanted.weights[number]);
             return;
         }
     }
-    sweep_up(graph, tables, wanted.sums, buffer);
+    sweep_up(graph, tables, wanted.sums, room);
     const double total = wanted.log_z[number] = total_of(graph, tables);
     if (wanted.drawn)
         for (int64_t d = 0; d < wanted.draws; ++d) {
             const int64_t place = number * wanted.draws + d;
             const double* uniform = MAX ? nullptr : wanted.uniforms + place * static_cast<int64_t>(graph.steps.size());
-            walk<MAX>(graph, tables, MAX ? wanted.sums : 0, uniform, wanted.drawn + place * graph.cells, buffer);
+            walk<MAX>(graph, tables, MAX ? wanted.sums : 0, uniform, wanted.drawn + place * graph.cells, room.block);
         }
     if (!wanted.weights) return;
     prepare_gradients(graph, wanted, example, thread, tables, workspace);
     const double weight = MAX ? total : total > NOTHING ? wanted.weights[number] : 0.0;
-    const double entropy = sweep_down<MAX>(graph, tables, weight, MAX ? wanted.sums : 0, wanted.counted, buffer);
+    const double entropy = sweep_down<MAX>(graph, tables, weight, MAX ? wanted.sums : 0, wanted.counted, room);
     if (wanted.entropy) wanted.entropy[number] = entropy;
 }
 
-DISPATCH void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
-    run<false>(graph, wanted, number, thread, workspace, buffer);
+DISPATCH void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
+    run<false>(graph, wanted, number, thread, workspace, room);
 }
-DISPATCH void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, std::vector<double>& buffer) {
-    run<true>(graph, wanted, number, thread, workspace, buffer);
+DISPATCH void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
+    run<true>(graph, wanted, number, thread, workspace, room);
 }
 
 static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads) {
@@ -134,9 +133,9 @@ static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : fine)
 #endif
     {
-        static thread_local Workspace room;
-        std::vector<double> buffer;
-        double* workspace = room.reserve(static_cast<size_t>(graph.workspace + PADDING) * (wanted.weights ? 2 : 1));
+        static thread_local Workspace messages;
+        static thread_local Room room;
+        double* workspace = messages.reserve(static_cast<size_t>(graph.workspace + PADDING) * (wanted.weights ? 2 : 1));
         if (!workspace) fine = false;
         int thread = 0;
 #ifdef _OPENMP
@@ -145,7 +144,8 @@ static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
 #endif
         for (int64_t number = 0; number < wanted.count; ++number)
             if (fine)
-                fine = memory_suffices([&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, buffer); });
+                fine = memory_suffices([&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, room); });
+        messages.settle();
         room.settle();
     }
     if (!fine) throw std::bad_alloc();
@@ -170,13 +170,13 @@ template <class T> struct Trees {
 };
 
 // What a thread needs while it works on its examples.
-template <class T> struct Room {
+template <class T> struct TreeRoom {
     std::vector<T> state, some;
     std::vector<uint8_t> received;
     std::vector<double> safe;
 };
 
-template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, int thread, const Exponentials<T>* shared, Room<T>& room) {
+template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, int thread, const Exponentials<T>* shared, TreeRoom<T>& room) {
     const int64_t cells = trees.forest.nodes * trees.forest.labels, table = trees.forest.labels * trees.forest.labels;
     const T* unary = trees.unary + example * cells;
     const T* pair = trees.pair + example * trees.example_stride;
@@ -200,7 +200,7 @@ template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, 
 
 template <class T>
 INLINE void sum_trees(const Trees<T>& trees, int64_t first, int64_t last, int thread, const Exponentials<T>* shared) {
-    Room<T> room;
+    TreeRoom<T> room;
     room.received.resize(static_cast<size_t>(trees.forest.nodes));
     room.state.resize(static_cast<size_t>(2 * trees.forest.nodes * round_up(trees.forest.labels, Lanes<T>::count)) + 16);
     for (int64_t example = first; example < last; ++example) sum_tree<T>(trees, example, thread, shared, room);
@@ -278,7 +278,7 @@ static constexpr const char* PROGRAM = "energyml.program";
 
 static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
 
-static constexpr Py_ssize_t SCOPES = 7;  // arguments that make a `Scopes`
+static constexpr Py_ssize_t SCOPES = 6;  // arguments that make a `Scopes`
 
 static Scopes read_scopes(Arguments& take) {
     Scopes graph;
@@ -287,27 +287,67 @@ static Scopes read_scopes(Arguments& take) {
     graph.members = take.pointer<const int64_t>();
     graph.starts = take.pointer<const int64_t>();
     graph.sizes = take.pointer<const int64_t>();
-    graph.weights = take.pointer<const int64_t>();
     graph.marks = take.pointer<const uint8_t>();
     return graph;
 }
 
-// search_order(cells, factors, members, starts, sizes, weights, marks, method, limit, ties, order) -> the width, or -1 when above the limit
+// How an order is looked for: search(graph, limit, ties, order) gives the width, or -1 when above the limit.
+struct Search {
+    int64_t (*find)(const Scopes&, double, int64_t, int64_t*);
+    double limit;
+    int64_t ties;
+};
+
+static Search read_search(Arguments& take) {
+    constexpr int64_t (*searches[])(const Scopes&, double, int64_t, int64_t*) = {min_weight, min_fill, natural};
+    const int64_t method = take.number();
+    const double limit = take.real();
+    return {searches[method], limit, take.number()};
+}
+
+static PyObject* described(const Compiled& made) {
+    const auto* bytes = reinterpret_cast<const char*>(made.numbers.data());
+    return Py_BuildValue("y#Ldd", bytes, static_cast<Py_ssize_t>(made.numbers.size() * sizeof(int64_t)), static_cast<long long>(made.width),
+                         made.operations, made.entries);
+}
+
+// search_order(cells, factors, members, starts, sizes, marks, method, limit, ties, order) -> the width, or -1 when above the limit
 static PyObject* search_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, SCOPES + 4)) return nullptr;
     Arguments take{args};
-    const Scopes graph = read_scopes(take);
-    const int64_t method = take.number();
-    const double limit = take.real();
-    const int64_t ties = take.number();
+    Scopes graph = read_scopes(take);
+    const Search search = read_search(take);
     auto* order = take.pointer<int64_t>();
-    constexpr int64_t (*searches[])(const Scopes&, double, int64_t, int64_t*) = {min_weight, min_fill, natural};
     int64_t width = 0;
-    if (!unlocked([&] { width = searches[method](graph, limit, ties, order); })) return nullptr;
-    return PyLong_FromLongLong(width);
+    const auto work = [&] {
+        graph.weigh();
+        width = search.find(graph, search.limit, search.ties, order);
+    };
+    return unlocked(work) ? PyLong_FromLongLong(width) : nullptr;
 }
 
-// compile_order(cells, factors, members, starts, sizes, weights, marks, order, steps) -> (numbers, width, operations, entries)
+// plan_order(cells, factors, members, starts, sizes, marks, method, limit, ties) -> as compile_order for the order that is found; None when it
+// is above the limit
+static PyObject* plan_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, SCOPES + 3)) return nullptr;
+    Arguments take{args};
+    Scopes graph = read_scopes(take);
+    const Search search = read_search(take);
+    Compiled made;
+    bool found = false;
+    const auto work = [&] {
+        graph.weigh();
+        std::vector<int64_t> order(static_cast<size_t>(graph.cells));
+        found = search.find(graph, search.limit, search.ties, order.data()) >= 0;
+        const int64_t steps = std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); });
+        if (found) made = compile_order(graph, order.data(), steps);
+    };
+    if (!unlocked(work)) return nullptr;
+    if (!found) Py_RETURN_NONE;
+    return described(made);
+}
+
+// compile_order(cells, factors, members, starts, sizes, marks, order, steps) -> (numbers, width, operations, entries)
 static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, SCOPES + 2)) return nullptr;
     Arguments take{args};
@@ -315,22 +355,20 @@ static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n)
     const auto* order = take.pointer<const int64_t>();
     const int64_t steps = take.number();
     Compiled made;
-    if (!unlocked([&] { made = compile_order(graph, order, steps); })) return nullptr;
-    const auto* bytes = reinterpret_cast<const char*>(made.numbers.data());
-    return Py_BuildValue("y#Ldd", bytes, static_cast<Py_ssize_t>(made.numbers.size() * sizeof(int64_t)), static_cast<long long>(made.width),
-                         made.operations, made.entries);
+    return unlocked([&] { made = compile_order(graph, order, steps); }) ? described(made) : nullptr;
 }
 
-// read_program(cells, factors, members, starts, sizes, weights, marks, sources, offsets, strides, ranks, known, numbers) -> a program that
+// read_program(cells, factors, members, starts, sizes, marks, sources, elements, tables, count, ranks, known, numbers) -> a program that
 // `eliminate` runs
 static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, SCOPES + 6)) return nullptr;
+    if (!counted(n, SCOPES + 7)) return nullptr;
     Arguments take{args};
     const Scopes graph = read_scopes(take);
     Layout layout;
     layout.sources = take.pointer<const int64_t>();
-    layout.offsets = take.pointer<const int64_t>();
-    layout.strides = take.pointer<const int64_t>();
+    layout.elements = take.pointer<const int64_t>();
+    layout.tables = take.pointer<const int64_t>();
+    layout.count = take.number();
     layout.ranks = take.pointer<const int64_t>();
     layout.known = take.number();
     const auto* numbers = take.pointer<const int64_t>();
@@ -432,6 +470,7 @@ static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
 
 static PyMethodDef methods[] = {
     {"search_order", reinterpret_cast<PyCFunction>(search_order), METH_FASTCALL, "An elimination order."},
+    {"plan_order", reinterpret_cast<PyCFunction>(plan_order), METH_FASTCALL, "An elimination order's program, as compile_order gives it."},
     {"compile_order", reinterpret_cast<PyCFunction>(compile_program), METH_FASTCALL, "The numbers of an order's program, and its costs."},
     {"read_program", reinterpret_cast<PyCFunction>(read_program), METH_FASTCALL, "A program from its numbers."},
     {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},

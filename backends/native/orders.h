@@ -2,9 +2,7 @@
 #pragma once
 
 #include <functional>
-#include <iterator>
-#include <queue>
-#include <tuple>
+#include <utility>
 
 #include "simd.h"
 
@@ -16,105 +14,133 @@ struct Scopes {
     const int64_t* members;  // the cells of all factors, one after another
     const int64_t* starts;   // [factors + 1]
     const int64_t* sizes;    // [cells]
-    const int64_t* weights;  // [cells]: logarithms of the sizes as whole numbers, whose sums are exact
     const uint8_t* marks;    // [cells]
+    std::vector<int64_t> weights = {};  // [cells]: logarithms of the sizes as whole numbers, whose sums are exact; for searches
+
+    // As `clique_weights` in Python.
+    void weigh() {
+        weights.resize(static_cast<size_t>(cells));
+        for (int64_t cell = 0; cell < cells; ++cell)
+            weights[cell] = cell && sizes[cell] == sizes[cell - 1]
+                                ? weights[cell - 1]
+                                : std::llrint(std::log2(static_cast<double>(std::max<int64_t>(1, sizes[cell]))) * 4294967296.0);
+    }
 
     bool known(int64_t cell) const { return marks[cell] & 1; }
     bool late(int64_t cell) const { return !(marks[cell] & 2); }
 };
 
-// Whether a cell comes late, the edges it adds, the weight of its clique, its rank among those alike, and its number: the smallest is
-// eliminated next.
-using Key = std::tuple<bool, int64_t, int64_t, int64_t, int64_t>;
+// What decides which cell is eliminated next, the smallest: whether it comes late and the edges it adds, the weight of its clique, its rank
+// among those alike and, in the last 32 bits, its number.
+struct Key {
+    uint64_t fill;
+    int64_t weight;
+    uint64_t rank;
+
+    Key(bool late, int64_t edges, int64_t clique, uint64_t among, int64_t number)
+        : fill(static_cast<uint64_t>(edges) | uint64_t{late} << 63), weight(clique), rank(among << 32 | static_cast<uint64_t>(number)) {}
+    int64_t cell() const { return static_cast<int64_t>(rank & 0xffffffffu); }
+    bool operator==(const Key& other) const { return fill == other.fill && weight == other.weight && rank == other.rank; }
+    bool operator>(const Key& other) const {
+        if (fill != other.fill) return fill > other.fill;
+        return weight != other.weight ? weight > other.weight : rank > other.rank;
+    }
+};
 
 // Cells by their keys, where keys change: an entry that is not its cell's last is skipped.
 class Queue {
   public:
-    explicit Queue(int64_t cells) : current_(static_cast<size_t>(cells), Key{false, 0, 0, 0, GONE}) {}
+    explicit Queue(int64_t cells) : current_(static_cast<size_t>(cells), GONE) { waiting_.reserve(static_cast<size_t>(2 * cells)); }
     void put(const Key& key) {
-        Key& before = current_[std::get<4>(key)];
+        Key& before = current_[key.cell()];
         if (before == key) return;
         before = key;
-        waiting_.push(key);
+        waiting_.push_back(key);
+        std::push_heap(waiting_.begin(), waiting_.end(), std::greater<Key>());
     }
     // The next cell, or -1 when none is left.
     int64_t take() {
         while (!waiting_.empty()) {
-            const Key key = waiting_.top();
-            waiting_.pop();
-            const int64_t cell = std::get<4>(key);
-            if (current_[cell] != key) continue;
-            std::get<4>(current_[cell]) = GONE;
-            return cell;
+            std::pop_heap(waiting_.begin(), waiting_.end(), std::greater<Key>());
+            const Key key = waiting_.back();
+            waiting_.pop_back();
+            if (!(current_[key.cell()] == key)) continue;
+            current_[key.cell()] = GONE;
+            return key.cell();
         }
         return -1;
     }
 
   private:
-    static constexpr int64_t GONE = -1;
-    std::vector<Key> current_;
-    std::priority_queue<Key, std::vector<Key>, std::greater<Key>> waiting_;
+    inline static const Key GONE{true, -1, 0, 0, 0};
+    std::vector<Key> current_, waiting_;
 };
 
-// For each cell the cells it shares a factor with, sorted; known ones are nobody's neighbours.
+// For each cell the cells it shares a factor with, in any order; known ones are nobody's neighbours.
 class Lists {
   public:
-    explicit Lists(const Scopes& graph) : around_(static_cast<size_t>(graph.cells)) {
+    explicit Lists(const Scopes& graph) : around_(static_cast<size_t>(graph.cells)), seen_(static_cast<size_t>(graph.cells), 0) {
         for (int64_t f = 0; f < graph.factors; ++f)
-            for (int64_t a = graph.starts[f]; a < graph.starts[f + 1]; ++a)
+            for (int64_t a = graph.starts[f]; graph.starts[f + 1] - graph.starts[f] > 1 && a < graph.starts[f + 1]; ++a)
                 for (int64_t b = graph.starts[f]; b < graph.starts[f + 1]; ++b) {
                     const int64_t one = graph.members[a], other = graph.members[b];
                     if (one != other && !graph.known(one) && !graph.known(other)) around_[one].push_back(other);
                 }
         for (auto& one : around_) {
-            std::sort(one.begin(), one.end());
-            one.erase(std::unique(one.begin(), one.end()), one.end());
+            const int64_t mark = ++marks_;
+            const auto again = [&](int64_t other) { return std::exchange(seen_[other], mark) == mark; };
+            one.erase(std::remove_if(one.begin(), one.end(), again), one.end());
         }
     }
     const std::vector<int64_t>& around(int64_t cell) const { return around_[cell]; }
 
-    // Connect the neighbours of a cell and take it out of their lists; visit(neighbour, its new neighbours).
+    // Connect the neighbours of a cell and take it out of their lists; visit(neighbour, its new neighbours, how many).
     template <class F> void eliminate(int64_t cell, F visit) {
         const std::vector<int64_t> clique = std::move(around_[cell]);
         for (int64_t one : clique) {
             std::vector<int64_t>& own = around_[one];
-            own.erase(std::lower_bound(own.begin(), own.end(), cell));
-            fresh_.clear();
-            std::set_difference(clique.begin(), clique.end(), own.begin(), own.end(), std::back_inserter(fresh_));
-            fresh_.erase(std::lower_bound(fresh_.begin(), fresh_.end(), one));
-            if (!fresh_.empty()) {
-                const auto middle = static_cast<std::ptrdiff_t>(own.size());
-                own.insert(own.end(), fresh_.begin(), fresh_.end());
-                std::inplace_merge(own.begin(), own.begin() + middle, own.end());
+            const int64_t mark = ++marks_;
+            seen_[one] = mark;
+            size_t place = 0;
+            for (size_t k = 0; k < own.size(); ++k) {
+                seen_[own[k]] = mark;
+                if (own[k] == cell) place = k;
             }
-            visit(one, fresh_);
+            own[place] = own.back();
+            own.pop_back();
+            const size_t before = own.size();
+            for (int64_t other : clique)
+                if (seen_[other] != mark) own.push_back(other);
+            visit(one, own.data() + before, static_cast<int64_t>(own.size() - before));
         }
     }
 
   private:
     std::vector<std::vector<int64_t>> around_;
-    std::vector<int64_t> fresh_;
+    std::vector<int64_t> seen_;
+    int64_t marks_ = 0;
 };
 
 // The greedy order of the smallest cliques.  Each search returns the width, or -1 where it is above the limit.
 static int64_t min_weight(const Scopes& graph, double limit, int64_t, int64_t* order) {
     Lists lists(graph);
     Queue queue(graph.cells);
-    std::vector<int64_t> weight(graph.weights, graph.weights + graph.cells);
+    std::vector<int64_t> weight(graph.weights);
+    const auto put = [&](int64_t cell) { queue.put(Key{graph.late(cell), 0, weight[cell], static_cast<uint64_t>(cell), cell}); };
     for (int64_t cell = 0; cell < graph.cells; ++cell) {
         if (graph.known(cell)) continue;
         for (int64_t one : lists.around(cell)) weight[cell] += graph.weights[one];
-        queue.put(Key{graph.late(cell), 0, weight[cell], cell, cell});
+        put(cell);
     }
     size_t width = 0;
     for (int64_t cell; (cell = queue.take()) >= 0;) {
         width = std::max(width, lists.around(cell).size());
         if (static_cast<double>(width) > limit) return -1;
         *order++ = cell;
-        lists.eliminate(cell, [&](int64_t one, const std::vector<int64_t>& fresh) {
+        lists.eliminate(cell, [&](int64_t one, const int64_t* fresh, int64_t count) {
             weight[one] -= graph.weights[cell];
-            for (int64_t other : fresh) weight[one] += graph.weights[other];
-            queue.put(Key{graph.late(one), 0, weight[one], one, one});
+            for (int64_t k = 0; k < count; ++k) weight[one] += graph.weights[fresh[k]];
+            put(one);
         });
     }
     return static_cast<int64_t>(width);
@@ -131,7 +157,7 @@ static int64_t natural(const Scopes& graph, double limit, int64_t, int64_t* orde
     for (; order < end; ++order) {
         width = std::max(width, lists.around(*order).size());
         if (static_cast<double>(width) > limit) return -1;
-        lists.eliminate(*order, [](int64_t, const std::vector<int64_t>&) {});
+        lists.eliminate(*order, [](int64_t, const int64_t*, int64_t) {});
     }
     return static_cast<int64_t>(width);
 }
@@ -141,7 +167,7 @@ class MinFill {
   public:
     MinFill(const Scopes& graph, int64_t ties)
         : graph_(graph), ties_(static_cast<uint64_t>(ties)), words_((graph.cells + 63) / 64), bits_(static_cast<size_t>(graph.cells * words_), 0), touched_(static_cast<size_t>(words_)),
-          clique_(touched_), fresh_(touched_), keys_(static_cast<size_t>(graph.cells)) {
+          clique_(touched_), fresh_(touched_), keys_(static_cast<size_t>(graph.cells), Key{false, 0, 0, 0, 0}) {
         for (int64_t f = 0; f < graph.factors; ++f)
             for (int64_t a = graph.starts[f]; a < graph.starts[f + 1]; ++a)
                 for (int64_t b = graph.starts[f]; b < graph.starts[f + 1]; ++b) {
@@ -159,8 +185,8 @@ class MinFill {
             width = std::max(width, degree(around(cell)));
             if (static_cast<double>(width) > limit) return -1;
             *order++ = cell;
-            join(cell);
-            each(clique_.data(), [&](int64_t one) __attribute__((always_inline)) { keys_[one] = key(one); });
+            if (join(cell))
+                each(clique_.data(), [&](int64_t one) __attribute__((always_inline)) { keys_[one] = key(one); });
             each(touched_.data(), [&](int64_t one) __attribute__((always_inline)) { queue.put(keys_[one]); });
         }
         return width;
@@ -194,17 +220,31 @@ class MinFill {
     }
 
     // As `tie_rank` in Python.
-    int64_t rank(int64_t cell) const {
-        const uint64_t hash = (static_cast<uint64_t>(cell) + 1) * 2654435761u * (2 * ties_ - 1) & 0xffffffffu;
-        return ties_ ? static_cast<int64_t>(hash) : cell;
+    uint64_t rank(int64_t cell) const {
+        return ties_ ? (static_cast<uint64_t>(cell) + 1) * 2654435761u * (2 * ties_ - 1) & 0xffffffffu : static_cast<uint64_t>(cell);
     }
 
     // Connect the neighbours of a cell; the cells whose key may have changed are touched.  A new edge fills one gap for each cell that
-    // sees both of its ends; of the cells of the clique the keys are counted anew.
-    INLINE void join(int64_t cell) {
+    // sees both of its ends.  Returns whether there are new edges: then the keys of the clique have to be counted anew.
+    INLINE bool join(int64_t cell) {
         std::copy(around(cell), around(cell) + words_, clique_.begin());
         touched_ = clique_;
-        each(clique_.data(), [&](int64_t one) __attribute__((always_inline)) { around(one)[cell / 64] &= ~bit(cell); });
+        bool any = false;
+        each(clique_.data(), [&](int64_t one) __attribute__((always_inline)) {
+            // With the cell go the gaps between it and the neighbours that it does not see.
+            uint64_t* own = around(one);
+            own[cell / 64] &= ~bit(cell);
+            int64_t unseen = 0;
+            uint64_t missing = 0;
+            for (int64_t w = 0; w < words_; ++w) {
+                unseen += __builtin_popcountll(own[w] & ~clique_[w]);
+                missing |= (clique_[w] & ~own[w]) & ~(w == one / 64 ? bit(one) : 0);
+            }
+            any = any || missing;
+            keys_[one].fill -= static_cast<uint64_t>(unseen);
+            keys_[one].weight -= graph_.weights[cell];
+        });
+        if (!any) return false;
         each(clique_.data(), [&](int64_t one) __attribute__((always_inline)) {
             uint64_t* own = around(one);
             for (int64_t w = 0; w < words_; ++w) fresh_[w] = clique_[w] & ~own[w];
@@ -214,12 +254,13 @@ class MinFill {
                 for (int64_t w = 0; w < words_; ++w) {
                     const uint64_t both = own[w] & theirs[w] & ~clique_[w];
                     touched_[w] |= both;
-                    for (uint64_t left = both; left; left &= left - 1) --std::get<1>(keys_[w * 64 + __builtin_ctzll(left)]);
+                    for (uint64_t left = both; left; left &= left - 1) --keys_[w * 64 + __builtin_ctzll(left)].fill;
                 }
                 own[other / 64] |= bit(other);
                 theirs[one / 64] |= bit(one);
             });
         });
+        return true;
     }
 
     const Scopes& graph_;

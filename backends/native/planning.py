@@ -11,8 +11,7 @@ from typing import overload
 import numpy as np
 
 from energyml.backends.native import graphs as kernels
-from energyml.plan.elimination import SEARCHES, Compiler, Costs, Program, Scope, Step
-from energyml.plan.width import clique_weights
+from energyml.plan.elimination import SEARCHES, Compiler, Costs, Program, Scope, Step, searched_by
 
 
 class Scopes(Sequence[Scope]):
@@ -94,7 +93,7 @@ class NativeCompiler(Compiler):
 
     def __init__(self, scopes: Scopes, sizes: Sequence[int], known: frozenset[int], first: frozenset[int]) -> None:
         self.scopes, self.sizes, self.known, self.first = scopes, sizes, known, first
-        self._numbers = np.array([sizes, clique_weights(sizes)], dtype=np.int64)
+        self._counts = np.array(sizes, dtype=np.int64)
         self._marks = np.zeros(len(sizes), dtype=np.uint8)
         self._marks[list(known)] = 1
         self._marks[list(first)] |= 2
@@ -112,32 +111,41 @@ class NativeCompiler(Compiler):
         """As `Compiler.program`."""
         assert kernels is not None
         given = np.array(order, dtype=np.int64)
-        code, *costs = kernels.compile_order(*self._graph, given.ctypes.data, len(given))
-        steps = Steps(code)
-        return Program(self.scopes, self.sizes, steps, steps.loose, known, slices, method, Costs(*costs))
+        return self._made(kernels.compile_order(*self._graph, given.ctypes.data, len(given)), known, method, slices)
+
+    def search(self, method: str, limit: float | None, ties: int = 0) -> Program | None:
+        """As `Compiler.search`."""
+        assert kernels is not None
+        made = kernels.plan_order(*self._graph, _METHODS[method], math.inf if limit is None else limit, ties)
+        return None if made is None else self._made(made, self.known, searched_by(method, ties))
+
+    def _made(
+        self, made: tuple[bytes, int, float, float], known: frozenset[int], method: str, slices: Scope = ()
+    ) -> Program:
+        steps = Steps(made[0])
+        return Program(self.scopes, self.sizes, steps, steps.loose, known, slices, method, Costs(*made[1:]))
 
     @cached_property
     def _graph(self) -> tuple[int, ...]:
-        return described(self.scopes, self._numbers, self._marks)
+        return described(self.scopes, self._counts, self._marks)
 
 
 _METHODS = {method: number for number, method in enumerate(SEARCHES)}
 
 
-def described(scopes: Scopes, numbers: np.ndarray, marks: np.ndarray | None = None) -> tuple[int, ...]:
+def described(scopes: Scopes, sizes: np.ndarray, marks: np.ndarray | None = None) -> tuple[int, ...]:
     """A graph as native code reads it; the arrays have to outlive the call.
 
     Args:
         scopes: the cells of each factor.
-        numbers: [2, cells] or [1, cells] int64: sizes and, for searches, the weights of cells.
+        sizes: [cells] int64: how many labels each cell has.
         marks: [cells] uint8: 1 for known cells, 2 for cells that are eliminated first; for searches.
     """
     return (
-        numbers.shape[1],
+        len(sizes),
         len(scopes),
         scopes.members.ctypes.data,
         scopes.starts.ctypes.data,
-        numbers[0].ctypes.data,
-        numbers[-1].ctypes.data,
+        sizes.ctypes.data,
         0 if marks is None else marks.ctypes.data,
     )

@@ -15,73 +15,122 @@ struct Compiled {
     double operations = 0, entries = 0;
 };
 
+// Tables by the first of their cells that is eliminated: chains of tables, in the order in which they came.
+class Buckets {
+  public:
+    Buckets(int64_t buckets, int64_t tables)
+        : first_(static_cast<size_t>(buckets), NONE), last_(first_), next_(static_cast<size_t>(tables), NONE) {}
+    void put(int64_t bucket, int64_t table) {
+        (last_[bucket] == NONE ? first_[bucket] : next_[last_[bucket]]) = table;
+        last_[bucket] = table;
+    }
+    template <class F> void each(int64_t bucket, F visit) const {
+        for (int64_t table = first_[bucket]; table != NONE; table = next_[table]) visit(table);
+    }
+    // The last table that is wanted, taken out; NONE where there is none.
+    template <class F> int64_t take(int64_t bucket, F wanted) {
+        int64_t before = NONE, ahead = NONE, found = NONE;
+        for (int64_t table = first_[bucket]; table != NONE; before = table, table = next_[table])
+            if (wanted(table)) {
+                found = table;
+                ahead = before;
+            }
+        if (found == NONE) return NONE;
+        (ahead == NONE ? first_[bucket] : next_[ahead]) = next_[found];
+        if (last_[bucket] == found) last_[bucket] = ahead;
+        next_[found] = NONE;
+        return found;
+    }
+
+    static constexpr int64_t NONE = -1;
+
+  private:
+    std::vector<int64_t> first_, last_, next_;
+};
+
 // The program of an order (bucket elimination: Dechter 1999).
 static Compiled compile_order(const Scopes& graph, const int64_t* order, int64_t steps) {
     Compiled made;
     std::vector<int64_t> place(static_cast<size_t>(graph.cells), steps);
     for (int64_t k = 0; k < steps; ++k) place[order[k]] = k;
-    const auto earlier = [&](int64_t one, int64_t other) { return place[one] < place[other]; };
-    std::vector<std::vector<int64_t>> buckets(static_cast<size_t>(steps) + 1);  // the last one is for loose tables
+    Buckets buckets(steps + 1, graph.factors + steps);  // the last one is for loose tables
     for (int64_t f = 0; f < graph.factors; ++f) {
         int64_t first = steps;
         for (int64_t m = graph.starts[f]; m < graph.starts[f + 1]; ++m) first = std::min(first, place[graph.members[m]]);
-        buckets[first].push_back(f);
+        buckets.put(first, f);
     }
-    std::vector<std::vector<int64_t>> messages(static_cast<size_t>(steps));
-    std::vector<int64_t> seen(static_cast<size_t>(graph.cells), -1);
+    std::vector<int64_t> messages, starts{0}, kept;  // the places of the cells of messages, one message after another
+    std::vector<int64_t> seen(static_cast<size_t>(steps), -1);
+    messages.reserve(static_cast<size_t>(8 * steps));
+    made.numbers.reserve(static_cast<size_t>(12 * steps + graph.factors));
     made.numbers = {steps, 0};
     for (int64_t k = 0; k < steps; ++k) {
-        std::vector<int64_t>&bucket = buckets[k], &kept = messages[k];
-        seen[order[k]] = k;
-        const auto keep = [&](int64_t cell) {
-            if (place[cell] == steps || seen[cell] == k) return;
-            seen[cell] = k;
-            kept.push_back(cell);
+        kept.clear();
+        const auto keep = [&](int64_t at) {
+            if (at <= k || at == steps || seen[at] == k) return;
+            seen[at] = k;
+            kept.push_back(at);
         };
-        for (int64_t table : bucket) {
+        buckets.each(k, [&](int64_t table) {
             if (table < graph.factors)
-                for (int64_t m = graph.starts[table]; m < graph.starts[table + 1]; ++m) keep(graph.members[m]);
+                for (int64_t m = graph.starts[table]; m < graph.starts[table + 1]; ++m) keep(place[graph.members[m]]);
             else
-                for (int64_t cell : messages[table - graph.factors]) keep(cell);
-        }
-        std::sort(kept.begin(), kept.end(), earlier);
-        std::vector<int64_t>& onward = buckets[kept.empty() ? steps : place[kept[0]]];
-        // One message in place of many over the same cells; those of a bucket stand behind its factors.
-        for (size_t other = kept.empty() ? 0 : onward.size(); other > 0 && onward[other - 1] >= graph.factors; --other)
-            if (messages[onward[other - 1] - graph.factors] == kept) {
-                bucket.push_back(onward[other - 1]);
-                onward.erase(onward.begin() + static_cast<std::ptrdiff_t>(other) - 1);
-                break;
-            }
-        onward.push_back(graph.factors + k);
-        made.numbers.insert(made.numbers.end(), {order[k], static_cast<int64_t>(kept.size())});
-        made.numbers.insert(made.numbers.end(), kept.begin(), kept.end());
-        made.numbers.push_back(static_cast<int64_t>(bucket.size()));
-        made.numbers.insert(made.numbers.end(), bucket.begin(), bucket.end());
+                for (int64_t m = starts[table - graph.factors]; m < starts[table - graph.factors + 1]; ++m) keep(messages[m]);
+        });
+        std::sort(kept.begin(), kept.end());
+        const int64_t onward = kept.empty() ? steps : kept[0];
+        // One message in place of many over the same cells.
+        const int64_t same = kept.empty() ? Buckets::NONE : buckets.take(onward, [&](int64_t table) {
+            if (table < graph.factors) return false;
+            const int64_t start = starts[table - graph.factors], end = starts[table - graph.factors + 1];
+            return end - start == static_cast<int64_t>(kept.size()) && std::equal(kept.begin(), kept.end(), messages.begin() + start);
+        });
+        if (same != Buckets::NONE) buckets.put(k, same);
+        buckets.put(onward, graph.factors + k);
+        messages.insert(messages.end(), kept.begin(), kept.end());
+        starts.push_back(static_cast<int64_t>(messages.size()));
         double entries = 1;
-        for (int64_t cell : kept) entries *= static_cast<double>(graph.sizes[cell]);
+        made.numbers.insert(made.numbers.end(), {order[k], static_cast<int64_t>(kept.size())});
+        for (int64_t at : kept) {
+            made.numbers.push_back(order[at]);
+            entries *= static_cast<double>(graph.sizes[order[at]]);
+        }
+        const size_t count = made.numbers.size();
+        made.numbers.push_back(0);
+        buckets.each(k, [&](int64_t table) { made.numbers.push_back(table); });
+        made.numbers[count] = static_cast<int64_t>(made.numbers.size() - count - 1);
         made.width = std::max(made.width, static_cast<int64_t>(kept.size()));
-        made.operations += static_cast<double>(static_cast<int64_t>(bucket.size()) * graph.sizes[order[k]]) * entries;
+        made.operations += static_cast<double>(made.numbers[count] * graph.sizes[order[k]]) * entries;
         made.entries += entries;
     }
-    made.numbers[1] = static_cast<int64_t>(buckets[steps].size());
-    made.numbers.insert(made.numbers.end(), buckets[steps].begin(), buckets[steps].end());
+    const size_t end = made.numbers.size();
+    buckets.each(steps, [&](int64_t table) { made.numbers.push_back(table); });
+    made.numbers[1] = static_cast<int64_t>(made.numbers.size() - end);
     return made;
 }
 
 // Where the factors stand in their tables.
 struct Layout {
-    const int64_t* sources;  // [factors]: which table
-    const int64_t* offsets;  // [factors]
-    const int64_t* strides;  // one for each member of a scope; those of a cell that stands in it twice are added up
-    const int64_t* ranks;    // [cells]: the number of a known cell among them, -1 for others
+    const int64_t* sources;   // [factors]: which table
+    const int64_t* elements;  // [factors]: which element of its index set
+    const int64_t* tables;    // for each table: how many cells its factors have, the strides of these, how many axes its index set has, these with
+                              // sizes and strides; strides of a cell that stands in a scope twice are added up
+    int64_t count;            // tables
+    const int64_t* ranks;     // [cells]: the number of a known cell among them, -1 for others
     int64_t known;
 };
 
 // A program as the kernels run it, from its numbers.
 class Assembly {
   public:
-    Assembly(const Scopes& scopes, const Layout& layout) : scopes_(scopes), layout_(layout), stride_(static_cast<size_t>(scopes.cells), 0) {}
+    Assembly(const Scopes& scopes, const Layout& layout) : scopes_(scopes), layout_(layout), stride_(static_cast<size_t>(scopes.cells), 0) {
+        const int64_t* next = layout.tables;
+        for (int64_t k = 0; k < layout.count; ++k) {
+            tables_.push_back(next);
+            next += 1 + *next;
+            next += 1 + 2 * *next;
+        }
+    }
 
     Graph read(const int64_t* next) {
         graph_.cells = scopes_.cells;
@@ -96,16 +145,22 @@ class Assembly {
             step.rows = scopes_.sizes[step.cell];
             step.message = graph_.workspace;
             step.entries = 1;
-            step.kept.assign(next + 1, next + 1 + *next);
-            next += 1 + *next;
-            for (int64_t cell : step.kept) {
-                step.sizes.push_back(scopes_.sizes[cell]);
-                step.entries *= scopes_.sizes[cell];
+            step.kept = {graph_.numbers.take(*next), *next};
+            step.sizes = {graph_.numbers.take(*next), *next};
+            ++next;
+            for (int64_t k = 0; k < step.kept.count; ++k) {
+                step.kept[k] = *next++;
+                step.sizes[k] = scopes_.sizes[step.kept[k]];
+                step.entries *= step.sizes[k];
             }
             graph_.workspace += step.entries;
-            int64_t inputs = *next++;
-            step.inputs.reserve(static_cast<size_t>(inputs));
-            for (; inputs > 0; --inputs) step.inputs.push_back(input(*next++, &step));
+            step.inputs = {graph_.inputs.take(*next), *next};
+            ++next;
+            divide(step);
+            for (Input& one : step.inputs) {
+                one = input(*next++, &step);
+                if (!step.small) place(step, one);
+            }
         }
         for (; loose > 0; --loose) graph_.loose.push_back(input(*next++, nullptr));
         return std::move(graph_);
@@ -114,7 +169,8 @@ class Assembly {
   private:
     // A table as a step reads it, or alone where there is none.
     Input input(int64_t table, const Elimination* step) {
-        Input made{0, 0, 0, graph_.blocks, 0, {}, {}};
+        Input made{};
+        made.block = graph_.blocks;
         const bool factor = table < scopes_.factors;
         const int64_t* members = nullptr;
         int64_t count = 0;
@@ -122,17 +178,18 @@ class Assembly {
             members = scopes_.members + scopes_.starts[table];
             count = scopes_.starts[table + 1] - scopes_.starts[table];
             made.source = layout_.sources[table];
-            made.offset = layout_.offsets[table];
+            const int64_t* strides = tables_[made.source] + 1;
+            made.offset = offset(strides + strides[-1], layout_.elements[table]);
             made.size = 1;
             for (int64_t m = 0; m < count; ++m) {
                 made.size *= scopes_.sizes[members[m]];
-                stride_[members[m]] += layout_.strides[scopes_.starts[table] + m];
+                stride_[members[m]] += strides[m];
             }
             graph_.blocks += made.size;
         } else {
             const Elimination& sender = graph_.steps[table - scopes_.factors];
-            members = sender.kept.data();
-            count = static_cast<int64_t>(sender.kept.size());
+            members = sender.kept.data;
+            count = sender.kept.count;
             made.source = -1 - (table - scopes_.factors);
             made.offset = sender.message;
             int64_t stride = 1;
@@ -140,19 +197,89 @@ class Assembly {
         }
         if (step) {
             made.row = stride_[step->cell];
-            made.strides.reserve(step->kept.size());
-            for (int64_t cell : step->kept) made.strides.push_back(stride_[cell]);
+            int64_t* strides = graph_.numbers.take(step->kept.count);
+            for (int64_t k = 0; k < step->kept.count; ++k) strides[k] = stride_[step->kept[k]];
+            made.strides = strides;
         }
+        int64_t* known = factor ? graph_.numbers.take(2 * count) : nullptr;
+        made.known = known;
         for (int64_t m = 0; m < count; ++m) {
             const int64_t cell = members[m];
-            if (factor && layout_.ranks[cell] >= 0 && stride_[cell]) made.known.insert(made.known.end(), {layout_.ranks[cell], stride_[cell]});
+            if (factor && layout_.ranks[cell] >= 0 && stride_[cell]) {
+                known[made.known_count++] = layout_.ranks[cell];
+                known[made.known_count++] = stride_[cell];
+            }
             stride_[cell] = 0;
         }
         return made;
     }
 
+    // Where an element of an index set begins in its table: its axes are how many, then sizes and strides.
+    static int64_t offset(const int64_t* axes, int64_t element) {
+        int64_t found = 0;
+        for (int64_t axis = axes[0]; axis-- > 0;) {
+            const int64_t size = axes[1 + 2 * axis];
+            found += element % size * axes[2 + 2 * axis];
+            element /= size;
+        }
+        return found;
+    }
+
+    // Which cells of the message make the lanes of blocks: the last ones.
+    static void divide(Elimination& step) {
+        step.small = step.rows * step.entries <= SMALL && step.inputs.count <= MOST_INPUTS && step.kept.count <= MOST_KEPT;
+        step.inner = step.kept.count;
+        step.lanes = 1;
+        while (step.inner > 0 && step.lanes < 64) step.lanes *= step.sizes[--step.inner];
+        while (step.inner > 0 && step.lanes * step.sizes[step.inner - 1] * step.rows <= BLOCK) step.lanes *= step.sizes[--step.inner];
+        step.chunk = std::max<int64_t>(8, std::min(step.lanes, BLOCK / std::max<int64_t>(1, step.rows)));
+        step.chunk = std::min(step.chunk, step.lanes);
+        step.stride = round_up(step.chunk, 8);
+    }
+
+    // What the lanes need of a table, and where they stand in it: those of the last cell, then copies of them for each label of the cell
+    // before.
+    void place(const Elimination& step, Input& input) {
+        bool outer = false, inner = false, straight = true;
+        for (int64_t k = 0; k < step.inner; ++k) outer |= input.strides[k] != 0;
+        int64_t stride = 1;
+        for (int64_t k = step.kept.count; k-- > step.inner; stride *= step.sizes[k]) {
+            inner |= input.strides[k] != 0;
+            straight = straight && (step.sizes[k] == 1 || input.strides[k] == stride);
+        }
+        input.kind = !inner ? SCALAR : straight ? CONTIGUOUS : outer ? SCATTERED : COMMON;
+        if (input.kind == SCALAR || input.kind == CONTIGUOUS) return;
+        int32_t* found = graph_.places.take(step.lanes);
+        found[0] = 0;
+        int64_t known = 1;
+        for (int64_t k = step.kept.count; k-- > step.inner; known *= step.sizes[k])
+            for (int64_t label = 1; label < step.sizes[k]; ++label)
+                for (int64_t l = 0; l < known; ++l) found[label * known + l] = found[l] + static_cast<int32_t>(label * input.strides[k]);
+        input.places = found;
+        input.repeats = input.strides[step.kept.count - 1] == 0;
+        input.run = 1;
+        for (int64_t k = step.kept.count; k-- > step.inner; input.run *= step.sizes[k])
+            if (input.strides[k] != (input.repeats ? 0 : input.run)) break;
+        if (input.kind == SCATTERED) spread(step, input);
+    }
+
+    // How the lanes of a table stand when they are laid side by side, once for all blocks that share them.
+    void spread(const Elimination& step, Input& input) {
+        int64_t* strides = graph_.numbers.take(step.inner);
+        int64_t blocks = 1;
+        bool shared = false;
+        for (int64_t k = step.inner; k-- > 0;) {
+            strides[k] = input.strides[k] ? blocks * step.rows * step.lanes : 0;
+            shared = shared || (!input.strides[k] && step.sizes[k] > 1);
+            blocks *= input.strides[k] ? step.sizes[k] : 1;
+        }
+        input.spread = strides;
+        input.spread_count = shared ? blocks : 0;
+    }
+
     const Scopes& scopes_;
     const Layout& layout_;
+    std::vector<const int64_t*> tables_;  // where the layout of each begins
     std::vector<int64_t> stride_;  // of the cells of the table at hand; 0 for all others
     Graph graph_;
 };

@@ -90,11 +90,10 @@ class Grounder:
         dim = ranked_dim(self.graph, self.joint, batch)
         along = None if dim is None else along_cells(self.graph, batch, dim)
         plain = batch if dim is None or along is None else compacted(batch, dim, along)
-        constant = dict(problem.env.module.named_buffers(recurse=False))
-        sources = Sources(self.graph, [(term, plain) for term in self.joint], plain, constant)
+        sources = Sources(self.graph, [(term, plain) for term in self.joint], plain)
         union = not sources.fixed
         if union and along is not None:
-            along, sources = None, Sources(self.graph, [(term, batch) for term in self.joint], batch, constant)
+            along, sources = None, Sources(self.graph, [(term, batch) for term in self.joint], batch)
             union = not sources.fixed
         groups = self._plans.groups(sources) if batch.size else []
         size = batch.size if union else 1

@@ -131,6 +131,7 @@ class Batch:
         seen: by dim: [B, T] which positions networks see, where lengths alone do not say.
         device: where the tensors live.
         dtype: the floating-point type that scores are computed in.
+        fixed: those of the inputs that hold for every example and every call, as the model keeps them, [1, ...].
         checked: labels by variable that a loss has checked already: what it asks with them need not do so again.
     """
 
@@ -142,6 +143,7 @@ class Batch:
     seen: dict[str, Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
+    fixed: Mapping[str, Tensor] = field(default_factory=dict)
     _frames: dict[Counted, Mapping[str, Along]] = field(default_factory=dict, repr=False, compare=False)
     _cells: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
     checked: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)

@@ -79,6 +79,8 @@ class BatchMaker:
         # Dims whose variables all run along them alone: where all of these are masked, masks tell what is padding.
         along = {dim: [v for v in graph.discrete if dim in v.dims] for dim in self.sequence_dims}
         self.alone = {d: [v.name for v in ones] for d, ones in along.items() if all(v.dims == (d,) for v in ones)}
+        # Fixed edges whose ends were found to exist: the tensor, its version, and the sizes of the dims at that time.
+        self._fitting: dict[str, tuple[Tensor, int, dict[str, int]]] = {}
 
     def _wanted(self, declared: Input) -> _Wanted:
         if isinstance(declared.type, EdgeType):
@@ -147,7 +149,7 @@ class BatchMaker:
             given = {**given, **{name: one.expand(size, *one.shape[1:]) for name, one in shared.items()}}
         device, dtype = _where(given, reference, by_dim, masks)
         self._sizes(sizes, shorter, by_dim, masks, labels)
-        batch = Batch(size, self._placed(given, device, dtype), {}, device=device, dtype=dtype)
+        batch = Batch(size, self._placed(given, device, dtype), {}, device=device, dtype=dtype, fixed=shared)
         self._dims(batch, sizes, by_dim)
         if masks:
             batch.masks.update({name: tensor.to(device) for name, tensor in masks.items()})
@@ -372,7 +374,7 @@ class BatchMaker:
     # ------------------------------------------------------------------------------------------------------- values
 
     def _values(self, batch: Batch) -> None:
-        """Values on the host are checked; on an accelerator that would wait for the device."""
+        """Values on the host are checked, fixed ones once; on an accelerator that would wait for the device."""
         for name, tensor in batch.tensors.items():
             wanted = self.wanted[name]
             if tensor.numel() == 0 or not seen(tensor):
@@ -382,7 +384,7 @@ class BatchMaker:
                 self._numbers(declared, tensor, batch)
                 continue
             if isinstance(declared.type, EdgeType):
-                self._edge_values(wanted, declared.type, tensor, {dim: one.size for dim, one in batch.along.items()})
+                self._edges(wanted, declared.type, tensor, batch)
                 continue
             count = self.counts[declared.type.element]
             low, high = _extremes(tensor)
@@ -408,11 +410,30 @@ class BatchMaker:
             value = "NaN" if math.isnan(float(tensor[tuple(spot)])) else "inf"
             raise self.fail("E0512", declared.span, name=declared.name, value=value, example=spot[0], place=spot[1:])
 
+    def _edges(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, batch: Batch) -> None:
+        """Check the ends of edges; those of a fixed input once, until it or the sizes of its dims change."""
+        sizes = {dim: batch.along[dim].size for dim in edges.ends if dim in batch.along}
+        name = wanted.declared.name
+        fixed = batch.fixed.get(name)
+        if fixed is None or fixed.is_inference():  # the latter has no version that would tell of changes
+            self._edge_values(wanted, edges, tensor, sizes)
+            return
+        version, before = fixed._version, self._fitting.get(name)
+        if before is None or before[0] is not fixed or before[1] != version or before[2] != sizes:
+            self._edge_values(wanted, edges, fixed, sizes)
+            self._fitting[name] = (fixed, version, sizes)
+
     def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
+        known = [sizes[dim] for dim in edges.ends if dim in sizes]
+        if not known or not tensor.numel():
+            return
+        low, high = _extremes(tensor)
+        if low >= -1 and high < min(known):
+            return  # whichever end has them
         for end, dim in enumerate(edges.ends):
             size = sizes.get(dim)
             ends = tensor[..., end]
-            if size is None or not ends.numel():
+            if size is None:
                 continue
             low, high = _extremes(ends)
             if low < -1 or high >= size:

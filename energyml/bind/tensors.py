@@ -13,7 +13,7 @@ from energyml.bind.batch import Batch, Counted
 from energyml.bind.gains import Gain
 from energyml.bind.places import constant_exists, owner_of, positions, roomy, value_constants
 from energyml.diagnostics import Source, SpecError
-from energyml.ir.graph import Affine, Binding, Graph, Range
+from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
 from energyml.model.declared import NetSignature
 from energyml.model.expression import (
     Apply,
@@ -266,12 +266,16 @@ class Compiler:
         return masks
 
     def _at(self, base: Evaluator, value: At, domain: tuple[Binding, ...], counted: Counted) -> Evaluator:
-        """A subscripted tensor: slices where every index runs over its own range, a gather elsewhere."""
+        """A subscripted tensor: slices where every index runs over its own range or edges, a gather elsewhere."""
         axes, indices = value.base.type.axes, value.indices
         index_axes = [i for i, axis in enumerate(axes) if axis.extent.kind == "dim"][: len(indices)]
         extents = [axes[i].extent for i in index_axes]
         owners = [owner_of(affine, domain) for affine in indices]
-        ranges = [binding for o in owners if o is not None and isinstance(binding := domain[o], Range)]
+        runs = [domain[o] for o in owners if o is not None]
+        straight = [
+            isinstance(run, Range) or _numbers_edges(run, affine, extent)
+            for run, affine, extent in zip(runs, indices, extents, strict=False)
+        ]
         rank = len(domain)
 
         in_place = index_axes == owners == list(range(rank))  # the domain's axes come first, in order
@@ -279,10 +283,12 @@ class Compiler:
         def sliced(env: Environment) -> Tensor:
             batch, tensor = env.batch, base(env)
             frame = batch.frame(counted)
-            for axis, extent, affine, binding in zip(index_axes, extents, indices, ranges, strict=True):
+            for axis, extent, affine, run in zip(index_axes, extents, indices, runs, strict=True):
+                if isinstance(run, Edges):
+                    continue  # one element for each position of the axis, whether it exists or not
                 if extent.name in frame:
                     tensor = frame[extent.name].compact(tensor, 1 + axis)
-                length = max(0, batch.size_of(extent.name) - binding.shrink)
+                length = max(0, batch.size_of(extent.name) - run.shrink)
                 if length != tensor.shape[1 + axis]:
                     tensor = tensor.narrow(1 + axis, affine.offset if length else 0, length)
             return tensor if in_place else _to_domain(tensor, index_axes, owners, rank)
@@ -295,7 +301,13 @@ class Compiler:
             places = [positions(batch, frame, affine, extent, domain) for affine, extent in pairs]
             return roomy(tensor.permute(order), len(index_axes))[(_examples(batch, rank), *places)]
 
-        return sliced if len(ranges) == len(indices) == len(set(owners)) else picked
+        return sliced if all(straight) and len(straight) == len(indices) == len(set(owners)) else picked
+
+
+def _numbers_edges(run: Binding, affine: Affine, extent: Extent) -> bool:
+    """Whether an index is the number of an edge in its list, and the axis has one position for each edge."""
+    own = isinstance(run, Edges) and affine == Affine(run.index) and extent.name == run.over
+    return own and not extent.offset
 
 
 def _examples(batch: Batch, rank: int) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as attribute
+from functools import cached_property
 from typing import ClassVar, Literal, TypeAlias
 
 from energyml.diagnostics import NOWHERE, Span
@@ -224,12 +225,12 @@ class Graph:
         """The term of that name."""
         return next(term for term in self.terms if term.name == name)
 
-    @property
+    @cached_property
     def discrete(self) -> tuple[Variable, ...]:
         """The variables whose cells hold labels and that are not a read-out of a field."""
         return tuple(v for v in self.variables.values() if v.kind != "field" and v.readout is None)
 
-    @property
+    @cached_property
     def fields(self) -> tuple[Variable, ...]:
         """The continuous variables."""
         return tuple(v for v in self.variables.values() if v.kind == "field")

@@ -22,8 +22,8 @@ LARGEST_SLICES = 1 << 16
 # Operations below which looking for a better order takes longer than many runs, and above which even opt_einsum's
 # search, tens of milliseconds, is short.
 CHEAP, WORTH_SEARCHING = 1 << 18, 1 << 30
-# Operations above which min-fill is run again with so many other ways to break ties.
-WORTH_OTHER_TIES, OTHER_TIES = 1 << 23, 4
+# Min-fill is run again with other ways to break ties, so many at most; each of them for so many operations more.
+OTHER_TIES, WORTH_OTHER_TIES = 4, 1 << 23
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,11 @@ class Compiler(ABC):
     def program(self, order: Sequence[int], known: frozenset[int], method: str, slices: Scope = ()) -> Program:
         """The program of an order of the cells that are not known."""
 
+    def search(self, method: str, limit: float | None, ties: int = 0) -> Program | None:
+        """The program of the order that a method finds; arguments as for `order`."""
+        found = self.order(method, limit, ties)
+        return None if found is None else self.program(found, self.known, searched_by(method, ties))
+
 
 class PlainCompiler(Compiler):
     """In Python, from scopes as tuples; native code that does the same is compared with it."""
@@ -250,20 +255,20 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     Raises:
         TooWide: when no order fits, sliced or not.
     """
-    fewest = min((size for size in compiler.sizes if size > 1), default=2)
+    sizes = set(compiler.sizes)
+    fewest = min((size for size in sizes if size > 1), default=2)
     # The width beyond which no order can fit, however it is sliced, if cells have the fewest labels of all.
     widest = math.log(max(2.0, budget / BYTES) * LARGEST_SLICES, fewest) if math.isfinite(budget) else None
-    bounded = min(compiler.sizes, default=fewest) > 1
+    bounded = min(sizes, default=fewest) > 1
     limit = widest
     best: Program | None = None
-    for method, ties in _TRIALS:
+    for method, ties, worth in _TRIALS:
         if method == "min-fill" and len(compiler.sizes) > LARGEST_FOR_FILL:
             continue
-        if best.operations < (WORTH_OTHER_TIES if ties else CHEAP) if best is not None else ties:
+        if best.operations < worth if best is not None else ties:
             break  # it is good enough, or other ties will not make so wide a graph narrow
-        found = compiler.order(method, limit, ties)
-        if found is not None:
-            made = compiler.program(found, compiler.known, f"{method} (ties {ties})" if ties else method)
+        made = compiler.search(method, limit, ties)
+        if made is not None:
             best = made if best is None or made.operations < best.operations else best
             if bounded:  # a wider order has a clique that alone takes more operations
                 known = math.log(max(2.0, best.operations), fewest)
@@ -284,7 +289,18 @@ SEARCHES: Mapping[str, Callable[[Primal, float | None], Elimination | None]] = {
     "min-fill": min_fill,
     "natural": natural,
 }
-_TRIALS = [*((method, 0) for method in SEARCHES), *(("min-fill", ties) for ties in range(1, OTHER_TIES + 1))]
+# Searches, ways to break ties, and the operations of the best order so far from which on each is worth its time.
+_TRIALS = (
+    ("min-weight", 0, 0),
+    ("min-fill", 0, CHEAP),
+    ("natural", 0, 4 * CHEAP),
+    *(("min-fill", ties, ties * WORTH_OTHER_TIES) for ties in range(1, OTHER_TIES + 1)),
+)
+
+
+def searched_by(method: str, ties: int) -> str:
+    """A search in words."""
+    return f"{method} (ties {ties})" if ties else method
 
 
 def compile_order(

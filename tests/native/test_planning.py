@@ -176,8 +176,8 @@ from energyml.backends.native import graphs
 count = 20000
 members = np.array([cell for one in range(count) for cell in (one, (one * 7919 + 13) % count)], dtype=np.int64)
 starts = np.arange(0, 2 * count + 1, 2, dtype=np.int64)
-sizes, marks, order = np.full((2, count), 2), np.zeros(count, dtype=np.uint8), np.empty(count, dtype=np.int64)
-graph = [count, count, *(one.ctypes.data for one in (members, starts, sizes[0], sizes[1], marks))]
+sizes, marks, order = np.full(count, 2), np.zeros(count, dtype=np.uint8), np.empty(count, dtype=np.int64)
+graph = [count, count, *(one.ctypes.data for one in (members, starts, sizes, marks))]
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 21),) * 2)
 try:
