@@ -15,23 +15,31 @@ template <class T> constexpr int64_t STEP = 2 * Lanes<T>::count;  // columns of 
 template <class T> INLINE void copy_panel(const T* from, int64_t stride, int64_t rows, int64_t width, T* to) {
     const int64_t whole = round_up(width, STEP<T>);
     for (int64_t i = 0; i < rows; ++i) {
-        std::memcpy(to + i * PITCH<T>, from + i * stride, width * sizeof(T));
-        std::fill(to + i * PITCH<T> + width, to + i * PITCH<T> + whole, T{});
+        const T* row = from + i * stride;
+        T* out = to + i * PITCH<T>;
+        int64_t n = 0;
+        for (; n + STEP<T> <= width; n += STEP<T>) {
+            __builtin_prefetch(row + 2 * stride + n);  // rows are far apart: no hardware knows which comes next
+            store<T>(out + n, load<T>(row + n));
+            store<T>(out + n + Lanes<T>::count, load<T>(row + n + Lanes<T>::count));
+        }
+        for (; n < whole; ++n) out[n] = n < width ? row[n] : T{};
     }
 }
 
-// out[r] = sum over j of factors[r, j] rows[j] for R rows out of a panel; `add`: on top of what is there.
+// out[r] = sum over j of factors[j, r] rows[j] for R rows out of a panel; `add`: on top of what is there.
 template <class T, int R>
-INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add) {
+INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead) {
     constexpr int lanes = Lanes<T>::count;
     for (int64_t n = 0; n < width; n += STEP<T>) {
+        ahead.ask();
         V<T> total[R][2];
         for (int r = 0; r < R; ++r)
             for (int k = 0; k < 2; ++k) total[r][k] = add ? load<T>(out + r * stride + n + k * lanes) : V<T>{};
         for (int64_t j = 0; j < count; ++j) {
             const V<T> first = load<T>(rows[j] + n), second = load<T>(rows[j] + n + lanes);
             for (int r = 0; r < R; ++r) {
-                const V<T> factor = all<T>(factors[r][j]);
+                const V<T> factor = repeated<T>(factors[j][r]);
                 total[r][0] += factor * first;
                 total[r][1] += factor * second;
             }
@@ -41,19 +49,21 @@ INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t w
     }
 }
 
-// The same for any number of rows; `width` is a multiple of STEP.
+// The same for any number of rows, a few at a time; `width` is a multiple of STEP.
+constexpr int64_t TOGETHER = 6;
 template <class T>
-INLINE void combine(Rows<T> factors, int64_t outs, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add) {
+INLINE void combine(Rows<T> factors, int64_t outs, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead) {
     int64_t r = 0;
-    for (; r + 6 <= outs; r += 6) combine_rows<T, 6>({factors[r], factors.stride}, rows, count, width, out + r * stride, stride, add);
-    const Rows<T> left{factors[r], factors.stride};
+    for (; r + TOGETHER <= outs; r += TOGETHER)
+        combine_rows<T, TOGETHER>({factors.data + r, factors.stride}, rows, count, width, out + r * stride, stride, add, ahead);
+    const Rows<T> left{factors.data + r, factors.stride};
     T* rest = out + r * stride;
     switch (outs - r) {
-        case 1: return combine_rows<T, 1>(left, rows, count, width, rest, stride, add);
-        case 2: return combine_rows<T, 2>(left, rows, count, width, rest, stride, add);
-        case 3: return combine_rows<T, 3>(left, rows, count, width, rest, stride, add);
-        case 4: return combine_rows<T, 4>(left, rows, count, width, rest, stride, add);
-        case 5: return combine_rows<T, 5>(left, rows, count, width, rest, stride, add);
+        case 1: return combine_rows<T, 1>(left, rows, count, width, rest, stride, add, ahead);
+        case 2: return combine_rows<T, 2>(left, rows, count, width, rest, stride, add, ahead);
+        case 3: return combine_rows<T, 3>(left, rows, count, width, rest, stride, add, ahead);
+        case 4: return combine_rows<T, 4>(left, rows, count, width, rest, stride, add, ahead);
+        case 5: return combine_rows<T, 5>(left, rows, count, width, rest, stride, add, ahead);
     }
 }
 
@@ -62,7 +72,7 @@ template <class T, int C, int Q> INLINE void subtract_rows(Rows<T> factors, Rows
     constexpr int lanes = Lanes<T>::count;
     V<T> by[C][Q];
     for (int c = 0; c < C; ++c)
-        for (int q = 0; q < Q; ++q) by[c][q] = all<T>(factors[c][q]);
+        for (int q = 0; q < Q; ++q) by[c][q] = repeated<T>(factors[c][q]);
     int64_t n = 0;
     for (; n + lanes <= width; n += lanes) {
         V<T> row[Q];
@@ -90,21 +100,28 @@ template <class T> struct Coupled {
     int64_t rank;
     Rows<T> fields;
     int64_t rows;
+    INLINE Rows<T> vectors_from(int64_t n) const { return {vectors.data + n, vectors.stride}; }
 };
 
-// Products of the vectors with each other (lower half, into `gram`) and with the fields on some columns; without `gram` the latter alone.
+// Products of the vectors with each other (lower half, into `gram`) and with the fields on some columns.
 template <class T> INLINE void measure(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* gram, double* products) {
     const int64_t rank = given.rank, stride = padded(rank);
+    const Rows<T> vectors{room, PITCH<T>};
     for (int64_t n = from; n < to; n += PANEL<T>) {
         const int64_t width = std::min(PANEL<T>, to - n);
-        Rows<T> vectors{given.vectors.data + n, given.vectors.stride};
-        if (gram) {
-            copy_panel<T>(vectors.data, vectors.stride, rank, width, room);
-            vectors = {room, PITCH<T>};
-            add_triangle<T>(vectors, vectors, rank, round_up(width, STEP<T>), gram, stride);
-        }
+        copy_panel<T>(given.vectors.data + n, given.vectors.stride, rank, width, room);
+        Ahead ahead(given.vectors_from(n + width), rank, std::min(PANEL<T>, to - n - width), tiles_of_triangle(rank));
+        add_triangle<T>(vectors, vectors, rank, round_up(width, STEP<T>), gram, stride, &ahead);
         add_products<T>(vectors, rank, {given.fields.data + n, given.fields.stride}, given.rows, width, products, stride);
     }
+}
+
+// The latter alone, a few vectors at a time from end to end: memory is read in its order.
+template <class T> INLINE void measure_fields(const Coupled<T>& given, int64_t from, int64_t to, double* products) {
+    for (int64_t i = 0; i < given.rank; i += LEFT)
+        for (int64_t n = from; n < to; n += PANEL<T>)
+            add_products<T>({given.vectors[i] + n, given.vectors.stride}, std::min<int64_t>(LEFT, given.rank - i),
+                            {given.fields.data + n, given.fields.stride}, given.rows, std::min(PANEL<T>, to - n), products + i, padded(given.rank));
 }
 
 // What (rhs - Aᵀ inner) is multiplied by: `scale`, and 1 where a position is not present.
@@ -155,9 +172,9 @@ template <class T> struct Slope {
     Coupled<T> given;   // its fields: what came back from the loss
     const T* solution;  // [rows, N]
     Inverse<T> by;
-    Rows<T> makers;   // [extra + rows, K]: what A is multiplied by, for rows of the gradient of the vectors and for the adjoint
+    Rows<T> makers;   // [K, extra + rows]: what A is multiplied by, for rows of the gradient of the vectors and for the adjoint
     int64_t extra;    // K: the gradient is made of A itself, and `makers` are those of the adjoint alone
-    Rows<T> factors;  // [K, extra + 2 rows]: of the rows made, the adjoint and the solution; or of the adjoint, the solution and A
+    Rows<T> factors;  // [extra + 2 rows, K]: of the rows made, the adjoint and the solution; or of the adjoint, the solution and A
     T* adjoint;       // [rows, N]: the gradient of the right-hand side
     T* vectors;       // [K, N], or null
     bool add;         // to the gradient of the vectors
@@ -187,26 +204,26 @@ template <class T> INLINE double finish_adjoint(const Slope<T>& to_do, int64_t n
 template <class T> INLINE double slope(const Slope<T>& to_do, int64_t from, int64_t to, T* room) {
     const Coupled<T>& given = to_do.given;
     const int64_t rank = given.rank, rows = given.rows, count = to_do.extra + 2 * rows;
-    const bool whole_vectors = to_do.extra == rank;
-    const int64_t made = whole_vectors || !to_do.vectors ? 0 : to_do.extra;
+    const int64_t made = to_do.extra == rank ? 0 : to_do.extra;
+    const int64_t sweeps = (made + rows + TOGETHER - 1) / TOGETHER + (to_do.vectors ? (rank + TOGETHER - 1) / TOGETHER : 0);
     // Rows that are combined lie side by side: those made, adjoint, solution; or adjoint, solution, vectors.
     T *adjoint = room + rank * PITCH<T>, *solution = adjoint + rows * PITCH<T>, *vectors = solution + rows * PITCH<T>;
     T *first = adjoint - made * PITCH<T>, *out = vectors + rank * PITCH<T>;
-    const Rows<T> makers{to_do.makers[whole_vectors ? 0 : to_do.extra - made], to_do.makers.stride};
     double total = 0;
     for (int64_t n = from; n < to; n += PANEL<T>) {
         const int64_t width = std::min(PANEL<T>, to - n), filled = round_up(width, STEP<T>);
         copy_panel<T>(given.vectors.data + n, given.vectors.stride, rank, width, vectors);
         copy_panel<T>(to_do.solution + n, given.fields.stride, rows, width, solution);
-        combine<T>(makers, made + rows, {vectors, PITCH<T>}, rank, filled, first, PITCH<T>, false);
+        Ahead ahead(given.vectors_from(n + width), rank, std::min(PANEL<T>, to - n - width), sweeps * filled / STEP<T>);
+        combine<T>(to_do.makers, made + rows, {vectors, PITCH<T>}, rank, filled, first, PITCH<T>, false, ahead);
         total += finish_adjoint<T>(to_do, n, width, adjoint, solution);
         if (!to_do.vectors) continue;
         T* target = to_do.vectors + n;
         if (filled == width) {
-            combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, given.vectors.stride, to_do.add);
+            combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, given.vectors.stride, to_do.add, ahead);
             continue;
         }
-        combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, filled, out, PITCH<T>, false);
+        combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, filled, out, PITCH<T>, false, ahead);
         for (int64_t i = 0; i < rank; ++i)
             for (int64_t k = 0; k < width; ++k) {
                 T& here = target[i * given.vectors.stride + k];
@@ -223,12 +240,16 @@ template <class T> struct Passes;
     DISPATCH void measure_##NAME(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* gram, double* products) {             \
         measure<T>(given, from, to, room, gram, products);                                                                                  \
     }                                                                                                                                        \
+    DISPATCH void measure_fields_##NAME(const Coupled<T>& given, int64_t from, int64_t to, double* products) {                              \
+        measure_fields<T>(given, from, to, products);                                                                                       \
+    }                                                                                                                                        \
     DISPATCH bool finish_##NAME(const Coupled<T>& given, Rows<T> inner, const Inverse<T>& by, int64_t from, int64_t to, T* room, T* out) { \
         return finish<T>(given, inner, by, from, to, room, out);                                                                                   \
     }                                                                                                                                        \
     DISPATCH double slope_##NAME(const Slope<T>& to_do, int64_t from, int64_t to, T* room) { return slope<T>(to_do, from, to, room); }      \
     template <> struct Passes<T> {                                                                                                           \
         static constexpr auto measure = measure_##NAME;                                                                                      \
+        static constexpr auto measure_fields = measure_fields_##NAME;                                                                        \
         static constexpr auto finish = finish_##NAME;                                                                                        \
         static constexpr auto slope = slope_##NAME;                                                                                          \
     };

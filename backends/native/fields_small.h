@@ -32,6 +32,37 @@ template <class T> struct Rows {
     INLINE const T* operator[](int64_t number) const { return data + number * stride; }
 };
 
+// A number in every lane.  By way of memory: in clones for vectors wider than the base's the compiler would insert it lane by lane.
+template <class T> INLINE V<T> repeated(T x) {
+    T lanes[Lanes<T>::count];
+    for (T& lane : lanes) lane = x;
+    return load<T>(lanes);
+}
+
+// Rows that are read next: asked for a few lines at a time, while others are worked on, so that nobody waits for memory.
+class Ahead {
+  public:
+    // Some columns of `count` rows, asked for in as many calls.
+    template <class T>
+    INLINE Ahead(Rows<T> next, int64_t count, int64_t width, int64_t calls)
+        : row_(reinterpret_cast<const char*>(next.data)), stride_(next.stride * static_cast<int64_t>(sizeof(T))),
+          lines_(round_up(width * static_cast<int64_t>(sizeof(T)), LINE) / LINE), rows_(lines_ ? count : 0), each_(rows_ * lines_ / calls + 1) {}
+    INLINE void ask() {
+        for (int64_t k = 0; k < each_ && rows_; ++k) {
+            __builtin_prefetch(row_ + LINE * line_, 0, 2);  // the second level: there is room for all of them
+            if (++line_ < lines_) continue;
+            line_ = 0;
+            row_ += stride_;
+            --rows_;
+        }
+    }
+
+  private:
+    static constexpr int64_t LINE = 64;
+    const char* row_;
+    int64_t stride_, lines_, rows_, each_, line_ = 0;
+};
+
 // The products of I rows with J rows: twelve accumulators at most, which every instruction set has registers for.
 constexpr int LEFT = 4, RIGHT = 3;
 
@@ -76,12 +107,18 @@ template <class T> INLINE void tile(int rows, int columns, Rows<T> x, Rows<T> y,
     }
 }
 
+// About how many tiles `add_triangle` works through.
+inline int64_t tiles_of_triangle(int64_t rows) { return std::max<int64_t>(1, rows * rows / (2 * LEFT * RIGHT)); }
+
 // out[i, j] += x[i] . y[j] for all j <= i; some of the others are written too.
-template <class T> INLINE void add_triangle(Rows<T> x, Rows<T> y, int64_t rows, int64_t length, double* out, int64_t stride) {
+template <class T>
+INLINE void add_triangle(Rows<T> x, Rows<T> y, int64_t rows, int64_t length, double* out, int64_t stride, Ahead* ahead = nullptr) {
     for (int64_t i = 0; i < rows; i += LEFT) {
         const int64_t high = std::min<int64_t>(LEFT, rows - i), end = i + high;
-        for (int64_t j = 0; j < end; j += RIGHT)
+        for (int64_t j = 0; j < end; j += RIGHT) {
+            if (ahead) ahead->ask();
             tile<T>(high, std::min<int64_t>(RIGHT, end - j), {x[i], x.stride}, {y[j], y.stride}, length, out + i * stride + j, stride);
+        }
     }
 }
 
@@ -113,23 +150,33 @@ DISPATCH void symmetric_product(const double* x, const double* y, int64_t size, 
     mirror(out, size);
 }
 
-// U with UᵀU = I + weight G, by rows; false where a pivot is not positive.
+// U with UᵀU = I + weight G, by rows; false where a pivot is not positive.  Four pivots at a time, so that rows below are read and written
+// a quarter as often.
 DISPATCH bool factorise(const double* gram, double weight, int64_t size, double* __restrict out) {
+    constexpr int64_t block = 4;
     const int64_t stride = padded(size);
     for (int64_t i = 0; i < size; ++i) {
-        for (int64_t j = i / 4 * 4; j < stride; ++j) out[i * stride + j] = weight * gram[i * stride + j];
+        for (int64_t j = i / block * block; j < stride; ++j) out[i * stride + j] = weight * gram[i * stride + j];
         out[i * stride + i] += 1;
     }
-    for (int64_t k = 0; k < size; ++k) {
-        double* __restrict pivot = out + k * stride;
-        if (!(pivot[k] > 0) || !std::isfinite(pivot[k])) return false;
-        pivot[k] = std::sqrt(pivot[k]);
-        const double inverse = 1 / pivot[k];
-        for (int64_t j = k + 1; j < stride; ++j) pivot[j] *= inverse;
-        for (int64_t i = k + 1; i < size; ++i) {
+    for (int64_t first = 0; first < size; first += block) {
+        const int64_t end = std::min(size, first + block);
+        for (int64_t k = first; k < end; ++k) {
+            double* __restrict pivot = out + k * stride;
+            if (!(pivot[k] > 0) || !std::isfinite(pivot[k])) return false;
+            pivot[k] = std::sqrt(pivot[k]);
+            const double inverse = 1 / pivot[k];
+            for (int64_t j = k + 1; j < stride; ++j) pivot[j] *= inverse;
+            for (int64_t i = k + 1; i < end; ++i) {
+                double* __restrict row = out + i * stride;
+                const double factor = pivot[i];
+                for (int64_t j = first; j < stride; ++j) row[j] -= factor * pivot[j];
+            }
+        }
+        const double *__restrict a = out + first * stride, *__restrict b = a + stride, *__restrict c = b + stride, *__restrict d = c + stride;
+        for (int64_t i = end; i < size; ++i) {
             double* __restrict row = out + i * stride;
-            const double factor = pivot[i];
-            for (int64_t j = i / 4 * 4; j < stride; ++j) row[j] -= factor * pivot[j];
+            for (int64_t j = i / block * block; j < stride; ++j) row[j] -= a[i] * a[j] + b[i] * b[j] + c[i] * c[j] + d[i] * d[j];
         }
     }
     return true;
@@ -164,14 +211,14 @@ inline double spread_of_pivots(const double* factor, int64_t size) {
     return most / least;
 }
 
-// The eighth root of the sum of the eighth powers of the eigenvalues of a matrix; `room` for two more.
-inline double eighth_norm(const double* matrix, int64_t size, double* room) {
+// The eighth root of the sum of the eighth powers of the eigenvalues of a matrix; 0 or not finite where its square sum is.  Leaves the
+// second and the fourth power of the matrix over its square sum's root.
+DISPATCH double eighth_norm(const double* matrix, int64_t size, double* __restrict second, double* __restrict fourth) {
     const int64_t count = size * padded(size);
     double squares = 0;
     for (int64_t i = 0; i < count; ++i) squares += matrix[i] * matrix[i];
-    if (!(squares > 0) || !std::isfinite(squares)) return squares == 0 ? 0.0 : squares;
+    if (!(squares > 0) || !std::isfinite(squares)) return squares;
     const double norm = std::sqrt(squares);
-    double *second = room, *fourth = room + count;
     for (int64_t i = 0; i < count; ++i) fourth[i] = matrix[i] / norm;
     symmetric_product(fourth, fourth, size, second);
     symmetric_product(second, second, size, fourth);
@@ -180,20 +227,21 @@ inline double eighth_norm(const double* matrix, int64_t size, double* room) {
     return norm * std::pow(eighth, 0.125);
 }
 
-// (matrix / norm)⁷, the gradient of that norm; `room` for three more.
-inline void seventh_power(const double* matrix, double norm, int64_t size, double* out, double* room) {
+// (matrix / norm)⁷, the gradient of that norm, from the powers that it left; `room` for one more matrix.
+DISPATCH void seventh_power(const double* matrix, double norm, const double* second, const double* fourth, int64_t size, double* __restrict out,
+                            double* __restrict room) {
     const int64_t count = size * padded(size);
-    double *second = room, *third = second + count, *fourth = third + count;
-    for (int64_t i = 0; i < count; ++i) out[i] = matrix[i] / norm;
-    symmetric_product(out, out, size, second);
-    symmetric_product(second, out, size, third);
-    symmetric_product(second, second, size, fourth);
-    symmetric_product(third, fourth, size, out);
+    double squares = 0;
+    for (int64_t i = 0; i < count; ++i) squares += matrix[i] * matrix[i];
+    const double scale = std::pow(std::sqrt(squares) / norm, 7) / std::sqrt(squares);
+    for (int64_t i = 0; i < count; ++i) out[i] = matrix[i] * scale;
+    symmetric_product(second, out, size, room);
+    symmetric_product(room, fourth, size, out);
 }
 
 // L [rank, K], LᵀL near a positive semidefinite matrix, by Cholesky with pivots: what is left has a trace below `part` of it.
 // The rank, or -1 where it would be more than `most`.  Spoils `diagonal`, room for K numbers.
-inline int64_t low_rank_factor(const double* matrix, int64_t size, double part, int64_t most, double* out, double* diagonal) {
+DISPATCH int64_t low_rank_factor(const double* matrix, int64_t size, double part, int64_t most, double* out, double* diagonal) {
     const int64_t stride = padded(size);
     double trace = 0;
     for (int64_t i = 0; i < size; ++i) trace += diagonal[i] = matrix[i * stride + i];

@@ -39,7 +39,7 @@ struct Capacities {
     double* data;
     int64_t rank;
 
-    static int64_t size(int64_t rank, int64_t channels) { return 8 + (3 * rank + channels) * padded(rank); }
+    static int64_t size(int64_t rank, int64_t channels) { return 8 + (5 * rank + channels) * padded(rank); }
     double& ridge() const { return data[0]; }
     double& strength() const { return data[1]; }
     double& norm() const { return data[2]; }  // of A Aᵀ; negative where the strength was given
@@ -48,7 +48,9 @@ struct Capacities {
     double* gram() const { return data + 8; }
     double* differences() const { return gram() + rank * padded(rank); }
     double* mean() const { return differences() + rank * padded(rank); }
-    double* seen() const { return mean() + rank * padded(rank); }  // [channels, padded]: the products of the solution with A
+    double* second() const { return mean() + rank * padded(rank); }  // powers behind the norm
+    double* fourth() const { return second() + rank * padded(rank); }
+    double* seen() const { return fourth() + rank * padded(rank); }  // [channels, padded]: the products of the solution with A
 };
 
 // Memory that is about to be written for the first time comes in large pages, where the system has them.
@@ -112,8 +114,8 @@ template <class T> void solve_small(const LowRank<T>& batch, const Capacities& k
     }
 }
 
-// The strength of one example, and the factors of its small systems; `room` for two matrices.
-template <class T> void prepare(const LowRank<T>& batch, int64_t example, const Capacities& kept, double* room) {
+// The strength of one example, and the factors of its small systems.
+template <class T> void prepare(const LowRank<T>& batch, int64_t example, const Capacities& kept) {
     const double ridge = kept.ridge() = batch.ridge[example * batch.ridge_stride];
     kept.norm() = -1;
     kept.definite() = 0;
@@ -121,7 +123,7 @@ template <class T> void prepare(const LowRank<T>& batch, int64_t example, const 
     if (batch.strength) {
         kept.strength() = batch.strength[example * batch.strength_stride];
     } else {
-        kept.norm() = eighth_norm(kept.gram(), batch.rank, room);
+        kept.norm() = eighth_norm(kept.gram(), batch.rank, kept.second(), kept.fourth());
         const double above = std::max<double>(ridge, std::numeric_limits<T>::min());
         kept.strength() = batch.gain / (1 + batch.gain * kept.norm() / (batch.share * above));
     }
@@ -193,7 +195,11 @@ void measure_all(const Shares<T>& shares, const Coupled<T>& given, int64_t own, 
     std::fill(sums, sums + shares.parts.count * size, 0.0);
     shares.for_parts(own, [&](int64_t part, int64_t thread) {
         double* mine = sums + part * size;
-        Passes<T>::measure(given, shares.parts.from(part), shares.parts.to(part), rooms[thread], gram ? mine : nullptr, mine + matrix);
+        const int64_t from = shares.parts.from(part), to = shares.parts.to(part);
+        if (gram)
+            Passes<T>::measure(given, from, to, rooms[thread], mine, mine + matrix);
+        else
+            Passes<T>::measure_fields(given, from, to, mine);
     });
     for (int64_t part = 1; part < shares.parts.count; ++part)
         for (int64_t i = 0; i < size; ++i) sums[i] += sums[part * size + i];
@@ -220,19 +226,19 @@ template <class T> double woodbury_forward(const LowRank<T>& batch, const T* rhs
     const int64_t rank = batch.rank, pitch = batch.pitch(), field = batch.channels * batch.positions, keeps = Capacities::size(rank, batch.channels);
     const int64_t together = batch.of_group(), rows = together * batch.channels * pitch;
     const Rooms<T> rooms(shares.all(), (rank + batch.channels) * PITCH<T> + batch.channels * rank);
-    const Rooms<double> sums(shares.outer, shares.parts.count * (rank * pitch + rows) + rows + 2 * rank * pitch);
+    const Rooms<double> sums(shares.outer, shares.parts.count * (rank * pitch + rows) + rows);
     std::vector<uint8_t> fine(batch.examples, 1);
     in_large_pages(x, batch.examples * field * sizeof(T));
     shares.for_groups(batch.groups(), [&](int64_t group, int64_t own) {
         const int64_t first = group * together;
         const Capacities leader{kept + first * keeps, rank};
-        double *products = sums[own], *matrices = products + rows, *parts = matrices + 2 * rank * pitch;
+        double *products = sums[own], *parts = products + rows;
         measure_all<T>(shares, batch.coupled(group, rhs + first * field, together), own, rooms, parts, leader.gram(), products);
         for (int64_t e = 0; e < together; ++e) {
             const int64_t example = first + e;
             const Capacities mine{kept + example * keeps, rank};
             if (e) std::copy(leader.gram(), leader.gram() + rank * pitch, mine.gram());
-            prepare<T>(batch, example, mine, matrices);
+            prepare<T>(batch, example, mine);
             T* out = x + example * field;
             answer.definite[example] = mine.definite() != 0;
             answer.condition[example] = static_cast<T>(mine.condition());
@@ -267,9 +273,9 @@ template <class T> struct Gradients {
     double* strength;  // where it was given
 };
 
-// What the gradient of the vectors is made of, for the examples of one group: see `Slope`.
+// What the gradient of the vectors is made of, for one example: see `Slope`.
 template <class T> struct Recipe {
-    std::vector<T> inner, makers, factors;
+    std::vector<T> makers, factors;
     int64_t extra = 0;
 };
 
@@ -284,21 +290,42 @@ template <class T> std::vector<double> mixed(const LowRank<T>& batch, const doub
     return out;
 }
 
-// The share of the bound: 2 slope (G / norm)⁷ A, by a factor of the matrix where few rows make it up to rounding.
-template <class T> std::vector<double> bound_share(const LowRank<T>& batch, const Capacities& kept, double slope, Recipe<T>& recipe) {
+// Rows [extra, padded] behind the share of the bound, (G / norm)⁷ A: a factor of the matrix where few rows make it up to rounding, or all of it.
+template <class T> std::vector<double> bound_rows(const LowRank<T>& batch, const Capacities& kept, int64_t& extra) {
     const int64_t rank = batch.rank, pitch = batch.pitch(), matrix = rank * pitch;
-    if (!(kept.norm() > 0) || slope == 0) return {};
-    std::vector<double> power(5 * matrix + pitch);
-    double *rows = power.data() + matrix, *diagonal = power.data() + 5 * matrix;
-    seventh_power(kept.gram(), kept.norm(), rank, power.data(), rows);
-    const int64_t found = low_rank_factor(power.data(), rank, 4 * std::numeric_limits<T>::epsilon(), rank / 2, rows, diagonal);
-    recipe.extra = found < 0 ? rank : found;
-    std::vector<double> factors(rank * recipe.extra);
-    for (int64_t k = 0; k < rank; ++k)
-        for (int64_t j = 0; j < recipe.extra; ++j) factors[k * recipe.extra + j] = 2 * slope * (found < 0 ? power[k * pitch + j] : rows[j * pitch + k]);
-    for (int64_t j = 0; j < found; ++j)
-        for (int64_t k = 0; k < rank; ++k) recipe.makers.push_back(static_cast<T>(rows[j * pitch + k]));
-    return factors;
+    std::vector<double> power(matrix), rows(matrix), diagonal(pitch);
+    seventh_power(kept.gram(), kept.norm(), kept.second(), kept.fourth(), rank, power.data(), rows.data());
+    const int64_t found = low_rank_factor(power.data(), rank, 4 * std::numeric_limits<T>::epsilon(), rank / 2, rows.data(), diagonal.data());
+    extra = found < 0 ? rank : found;
+    return found < 0 ? power : rows;
+}
+
+// What one example's gradient is made of.  inner [channels, K] makes the adjoint; `seen` are the products of the adjoint with A; the share of
+// the bound is 2 slope (G / norm)⁷ A, of the first example of a group alone.
+template <class T>
+Recipe<T> recipe_of(const LowRank<T>& batch, const Capacities& kept, const T* inner, const double* seen, double slope, bool gradient) {
+    const int64_t rank = batch.rank, pitch = batch.pitch(), channels = batch.channels;
+    Recipe<T> recipe;
+    std::vector<double> rows;
+    if (gradient && kept.norm() > 0 && slope != 0) rows = bound_rows(batch, kept, recipe.extra);
+    const int64_t made = recipe.extra == rank ? 0 : recipe.extra, wide = made + channels;
+    recipe.makers.resize(rank * wide);
+    for (int64_t k = 0; k < rank; ++k) {
+        for (int64_t j = 0; j < made; ++j) recipe.makers[k * wide + j] = static_cast<T>(rows[j * pitch + k]);
+        for (int64_t c = 0; c < channels; ++c) recipe.makers[k * wide + made + c] = static_cast<T>(inner[c * rank + k]);
+    }
+    if (!gradient) return recipe;
+    const std::vector<double> of_solution = mixed(batch, seen), of_adjoint = mixed(batch, kept.seen());
+    recipe.factors.resize((recipe.extra + 2 * channels) * rank);
+    T *of_bound = recipe.factors.data() + (made ? 0 : 2 * channels * rank), *of_fields = recipe.factors.data() + made * rank;
+    for (int64_t k = 0; k < rank; ++k) {
+        for (int64_t j = 0; j < recipe.extra; ++j) of_bound[j * rank + k] = static_cast<T>(2 * slope * rows[j * pitch + k]);
+        for (int64_t c = 0; c < channels; ++c) {
+            of_fields[c * rank + k] = static_cast<T>(-kept.strength() * of_adjoint[c * pitch + k]);
+            of_fields[(channels + c) * rank + k] = static_cast<T>(-kept.strength() * of_solution[c * pitch + k]);
+        }
+    }
+    return recipe;
 }
 
 template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back, const T* x, const double* kept, const Gradients<T>& out) {
@@ -314,7 +341,7 @@ template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back
         double *products = sums[own], *parts = products + together * rows, *totals = parts + shares.parts.count * together * rows;
         T* vectors = out.vectors ? out.vectors + group * rank * batch.positions : nullptr;
         measure_all<T>(shares, batch.coupled(group, back + first * field, together), own, rooms, parts, nullptr, products);
-        std::vector<Recipe<T>> recipes(together);
+        std::vector<T> inner(together * channels * rank);
         std::vector<double> seen(together * rows);
         double slope = 0;  // of the norm of A Aᵀ, which the examples of a group share
         int64_t leader = -1;
@@ -324,8 +351,7 @@ template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back
             out.ridge[example] = out.strength[example] = 0;
             if (!mine.definite()) continue;
             if (leader < 0) leader = e;
-            recipes[e].inner.resize(channels * rank);
-            solve_small<T>(batch, mine, products + e * rows, recipes[e].inner.data(), seen.data() + e * rows);
+            solve_small<T>(batch, mine, products + e * rows, inner.data() + e * channels * rank, seen.data() + e * rows);
             const std::vector<double> other = mixed(batch, mine.seen());
             double found = 0;
             for (int64_t i = 0; i < rows; ++i) found -= other[i] * seen[e * rows + i];
@@ -341,30 +367,15 @@ template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back
         for (int64_t e = 0; e < together; ++e) {
             const int64_t example = first + e;
             const Capacities mine{const_cast<double*>(kept) + example * keeps, rank};
-            Recipe<T>& recipe = recipes[e];
             if (!mine.definite()) {
                 std::fill(out.rhs + example * field, out.rhs + (example + 1) * field, T{});
                 continue;
             }
-            if (vectors) {
-                std::vector<double> share;
-                if (e == leader) share = bound_share(batch, mine, slope, recipe);
-                const std::vector<double> of_solution = mixed(batch, seen.data() + e * rows), of_adjoint = mixed(batch, mine.seen());
-                const int64_t wide = recipe.extra + 2 * channels, at = recipe.extra == rank ? 0 : recipe.extra, behind = at ? 0 : 2 * channels;
-                recipe.factors.resize(rank * wide);
-                for (int64_t k = 0; k < rank; ++k) {
-                    T* row = recipe.factors.data() + k * wide;
-                    for (int64_t j = 0; j < recipe.extra; ++j) row[behind + j] = static_cast<T>(share[k * recipe.extra + j]);
-                    for (int64_t c = 0; c < channels; ++c) {
-                        row[at + c] = static_cast<T>(-mine.strength() * of_adjoint[c * pitch + k]);
-                        row[at + channels + c] = static_cast<T>(-mine.strength() * of_solution[c * pitch + k]);
-                    }
-                }
-            }
-            recipe.makers.insert(recipe.makers.end(), recipe.inner.begin(), recipe.inner.end());
+            const Recipe<T> recipe =
+                recipe_of(batch, mine, inner.data() + e * channels * rank, seen.data() + e * rows, e == leader ? slope : 0.0, vectors != nullptr);
             const Slope<T> to_do{batch.coupled(group, back + example * field, 1), x + example * field,
                                  {static_cast<T>(1 / mine.ridge()), batch.present ? batch.present + example * batch.positions : nullptr},
-                                 {recipe.makers.data(), rank}, recipe.extra, {recipe.factors.data(), recipe.extra + 2 * channels},
+                                 {recipe.makers.data(), static_cast<int64_t>(recipe.makers.size()) / rank}, recipe.extra, {recipe.factors.data(), rank},
                                  out.rhs + example * field, vectors, e != leader};
             shares.for_parts(own, [&](int64_t part, int64_t thread) {
                 totals[part] = Passes<T>::slope(to_do, shares.parts.from(part), shares.parts.to(part), rooms[thread]);

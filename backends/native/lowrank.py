@@ -72,7 +72,7 @@ def solve(
     """Q⁻¹ rhs with gradients in all tensors, to any order: derivatives of gradients are those of the twin.
 
     Cost: O(N K²) in two passes over the vectors, as many for the gradients, which are written in one of them; memory of
-    three K x K matrices for each example.  The answer is the same for any number of threads.
+    five K x K matrices for each example.  The answer is the same for any number of threads.
 
     Args:
         rhs: [B, M, N].
