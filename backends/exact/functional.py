@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact import recursion
-from energyml.backends.exact.partition import followed
 from energyml.backends.exact.potentials import Potentials
+from energyml.backends.exact.recording import followed
 from energyml.backends.logspace import difference
 from energyml.backends.native import chain as native
 from energyml.result import ABSENT

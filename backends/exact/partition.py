@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.paired import Paired, paired
+from energyml.backends.exact.recording import followed
 from energyml.backends.exact.scaled import Scaled
 from energyml.backends.exact.scan import cut
 from energyml.backends.exact.unscaled import LogSpace, cleared, taped_log_partition
@@ -96,13 +97,6 @@ def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
 def _recorded(*tensors: Tensor) -> bool:
     """Whether autograd, forward or backward, or a transform follows what is computed from these."""
     return (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)) or followed()
-
-
-def followed() -> bool:
-    """Whether a transform of `torch.func`, or forward differentiation, is under way; compiled code need not know."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
