@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact import recursion
-from energyml.backends.exact.partition import followed
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.logspace import difference
 from energyml.backends.native import chain as native
 from energyml.result import ABSENT
+from energyml.transforms import followed
 
 __all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals", "chain_nll_and_grad"]
 

@@ -17,10 +17,14 @@ import math
 import torch
 from torch import Tensor
 
+from energyml.backends.exact.recording import untaped
+
 # Up to how much work a step is small: labels, and entries of the vectors of all chains.
 LABELS, ENTRIES = 48, 2048
 # How many steps must be allowed to go between two scalings.
 LEAST = 2
+# Up to how many entries float64, which needs scaling a tenth as often, costs no more than float32.
+WIDENED = 256
 
 
 def paired(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool) -> Paired | None:
@@ -32,19 +36,32 @@ def paired(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool) -> 
         exists: [B, T] which cells exist; `None` when all do.
         keep: whether the moments will be asked for.
     """
-    batch, size, labels = scores.shape
+    batch, _, labels = scores.shape
     if steps.shape[:2] != (1, 1) or labels > LABELS or batch * labels > ENTRIES:
         return None
-    low, high = (float(one) for one in torch.aminmax(scores))
-    lowest, highest = (float(one) for one in torch.aminmax(steps))
+    with untaped():
+        found = _paired(scores, steps[0, 0], exists, keep)
+    if found is not None:
+        found.log_z = found.log_z.clone()
+    return found
+
+
+def _paired(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool) -> Paired | None:
+    batch, size, labels = scores.shape
+    low, high = (one.item() for one in torch.aminmax(scores))
+    lowest, highest = (one.item() for one in torch.aminmax(steps))
     # With scores and steps centred, a step multiplies what a vector weighs by e^growth at most, and by e^-growth at
     # least.  Its entries span twice that beside, and some more between the labels.
     growth = (high - low + highest - lowest) / 2
-    room = -math.log(torch.finfo(scores.dtype).tiny) - 2 * growth - 2 * math.log(labels + 1) - 3
+    used = 2 * growth + 2 * math.log(labels + 1) + 3
+    room = -math.log(torch.finfo(scores.dtype).tiny) - used
     if not LEAST * growth <= room:  # also where one is no number
         return None
+    if batch * labels <= WIDENED and size * growth > room:
+        scores, steps = scores.double(), steps.double()
+        room = -math.log(torch.finfo(torch.float64).tiny) - used
     every = min(size, int(room / growth)) if growth > 0 else size
-    return Paired(scores, steps[0, 0], exists, keep, ((high + low) / 2, (highest + lowest) / 2), every)
+    return Paired(scores, steps, exists, keep, ((high + low) / 2, (highest + lowest) / 2), every)
 
 
 class Paired:
@@ -126,20 +143,24 @@ class Paired:
         Steps are the one that was given, or `each` one [B, T-1, C, C].
         """
         labels = self._labels
-        ahead = self._vectors[:, :, 0]
-        ahead = ahead / ahead.sum(-1, keepdim=True)
-        # [T, B, C]: the backward vectors; what is multiplied with the table to make those of the cell before.
-        self._before[0] = 1
-        behind = self._before.view(self._vectors.shape)[:, :, 1].flip(0)
-        cells = behind.mul_(ahead)
-        total, weight = cells.sum(-1, keepdim=True), weight.to(cells.dtype).unsqueeze(-1)
-        cells = cells.div_(total).mul_(weight)[..., :labels].transpose(0, 1)
+        with untaped():
+            ahead = self._vectors[:, :, 0]
+            ahead = ahead / ahead.sum(-1, keepdim=True)
+            # [T, B, C]: the backward vectors; what is multiplied with the table to make those of the cell before.
+            self._before[0] = 1
+            behind = self._before.view(self._vectors.shape)[:, :, 1].flip(0)
+            cells = behind.mul_(ahead)
+            total, weight = cells.sum(-1, keepdim=True), weight.to(cells.dtype).unsqueeze(-1)
+            share = weight / total
+            if pairs:
+                left = ahead[:-1, :, :labels] * share[:-1]
+                right = self._vectors[:-1, :, 1, :labels].flip(0)
+                outer = (
+                    left.unsqueeze(-1) * right.unsqueeze(-2) if each else left.flatten(0, 1).t() @ right.flatten(0, 1)
+                )
+        # What is made out here is what autograd takes.
+        by_cell = (cells * share)[..., :labels].transpose(0, 1)
         if not pairs:
-            return cells, None
-        left = ahead[:-1, :, :labels] * weight
-        right = self._vectors[:-1, :, 1, :labels].flip(0).div_(total[:-1])
-        if each:
-            outer = (left.unsqueeze(-1) * right.unsqueeze(-2)).mul_(self._table)
-            return cells, outer.transpose(0, 1)
-        outer = left.flatten(0, 1).t() @ right.flatten(0, 1)
-        return cells, outer.mul_(self._table).view(1, 1, labels, labels)
+            return by_cell, None
+        by_pair = outer * self._table
+        return by_cell, by_pair.transpose(0, 1) if each else by_pair.view(1, 1, labels, labels)

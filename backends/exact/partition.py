@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.paired import Paired, paired
+from energyml.backends.exact.recording import entered
 from energyml.backends.exact.scaled import Scaled
 from energyml.backends.exact.scan import cut
 from energyml.backends.exact.unscaled import LogSpace, cleared, taped_log_partition
 from energyml.backends.logspace import softmax, tracked_logsumexp
-from energyml.transforms import followed as followed  # also read from here
+from energyml.transforms import followed
 
 Run = Paired | Scaled | LogSpace
 
@@ -42,7 +43,7 @@ def log_partition(scores: Tensor, steps: Tensor, exists: Tensor | None) -> Tenso
     if not _recorded(scores, steps):
         with _full_precision(scores.device):
             return _run(scores, steps, exists, keep=False).log_z.to(dtype)
-    value: Tensor = _apply(LogPartition, scores, steps, exists, Kept())
+    value: Tensor = entered(LogPartition, scores, steps, exists, Kept())
     return value
 
 
@@ -60,7 +61,7 @@ def marginals(scores: Tensor, steps: Tensor, exists: Tensor | None, pairs: bool)
         return cells.to(scores.dtype), joint
     if followed():
         apart = steps.expand(batch, size - 1, labels, labels)
-        found = _apply(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, pairs, Kept())
+        found = entered(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, pairs, Kept())
         return found[0], found[1] if pairs else None
     with _full_precision(scores.device):
         run = _run(scores, steps, exists)
@@ -86,12 +87,8 @@ def log_likelihood(scores: Tensor, steps: Tensor, exists: Tensor | None, labels:
 
     -inf, with zero gradients, where they are forbidden.  Differentiable as the log-partition is, but not by transforms.
     """
-    value: Tensor = _apply(Likelihood, scores, steps, exists, labels)
+    value: Tensor = entered(Likelihood, scores, steps, exists, labels)
     return value
-
-
-def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
-    return function.apply(*inputs)
 
 
 def _recorded(*tensors: Tensor) -> bool:
@@ -146,7 +143,7 @@ class LogPartition(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Marginals times the gradient; themselves differentiable."""
         given = (gradients[0], *ctx.saved_tensors, ctx.needs_input_grad[1], ctx.kept)
-        moments = _apply(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
+        moments = entered(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
         return moments[0], moments[1] if len(moments) > 1 else None, None, None
 
     @staticmethod
@@ -155,7 +152,7 @@ class LogPartition(torch.autograd.Function):
         scores, steps, exists = ctx.saved_tensors
         cells, pairs = _directions((scores, steps), tangents)
         apart = steps.expand(scores.shape[0], -1, -1, -1)
-        by_cell, by_pair = _apply(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, True, Kept())
+        by_cell, by_pair = entered(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, True, Kept())
         derivative: Tensor = (by_cell * cells).sum((1, 2)) + (by_pair * pairs).sum((1, 2, 3))
         return derivative
 
@@ -163,7 +160,7 @@ class LogPartition(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         """A batch of batches is a larger batch."""
         tensors = _folded(info.batch_size, in_dims, inputs[:3])
-        return _apply(LogPartition, *tensors, Kept()).unflatten(0, (info.batch_size, -1)), 0
+        return entered(LogPartition, *tensors, Kept()).unflatten(0, (info.batch_size, -1)), 0
 
 
 class Moments(torch.autograd.Function):
@@ -199,7 +196,7 @@ class Moments(torch.autograd.Function):
         """The derivatives in a direction: second derivatives are symmetric, so those times it."""
         weight, scores, steps, exists = ctx.saved_tensors
         by_weight, *along = _directions((weight, scores, steps), tangents)
-        first = _apply(Moments, by_weight, scores, steps, exists, ctx.pairs, Kept())
+        first = entered(Moments, by_weight, scores, steps, exists, ctx.pairs, Kept())
         _, *second = torch.func.vjp(_taped_moments(exists, True), weight, scores, steps)[1](tuple(along))
         return tuple(one + other for one, other in zip(first, second, strict=False))
 
@@ -210,7 +207,7 @@ class Moments(torch.autograd.Function):
         count = info.batch_size
         single = _first(steps, in_dims[2], count).shape[1] == 1
         tensors = _folded(count, in_dims[1:4], (scores, steps, exists), apart=True)
-        moments = _apply(Moments, _first(weight, in_dims[0], count).flatten(0, 1), *tensors, pairs, Kept())
+        moments = entered(Moments, _first(weight, in_dims[0], count).flatten(0, 1), *tensors, pairs, Kept())
         found = [one.unflatten(0, (count, -1)) for one in moments]
         if pairs and single:
             found[1] = found[1].sum(1, keepdim=True)
@@ -245,7 +242,7 @@ class Likelihood(torch.autograd.Function):
         scores, steps, exists, here, place = ctx.saved_tensors
         weight = gradients[0] if ctx.gone is None else gradients[0].masked_fill(ctx.gone, 0)
         given = (-weight, scores, steps, exists, ctx.needs_input_grad[1], ctx.kept)
-        cells, *pairs = _apply(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
+        cells, *pairs = entered(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
         each = weight.unsqueeze(1) if exists is None else weight.unsqueeze(1) * exists
         each = each.expand(here.shape[:2])
         cells = cells.scatter_add(2, here, each.unsqueeze(-1).to(cells.dtype))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from energyml.backends.exact.partition import beginnings, gold_steps, log_likelihood, log_partition, marginals
 from energyml.backends.exact.potentials import Potentials
+from energyml.backends.exact.recording import untaped
 from energyml.backends.exact.unscaled import wide
 from energyml.backends.exact.viterbi import viterbi
 from energyml.backends.logspace import difference, entropy_terms, softmax
@@ -104,13 +105,17 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
 
     Viterbi with k hypotheses for each label: O(B T C² k).  Scores are differentiable.
     """
-    with torch.no_grad():
-        if count == 1:
-            best, score = viterbi(potentials.scores.detach(), potentials.steps.detach(), potentials.exists)
-            labels, scores = best.unsqueeze(1), score.unsqueeze(1)
-        else:
+    if count > 1:
+        with torch.no_grad():
             labels, scores = _decode(potentials, count)
-    return chain_answers(potentials, labels, scores)
+        return chain_answers(potentials, labels, scores)
+    _ = potentials.exists  # it is remembered, and so must not be made where autograd refuses it
+    given = potentials
+    if followed():
+        given = Potentials(potentials.scores.detach(), potentials.steps.detach(), potentials.count)
+    with untaped():
+        best, score = viterbi(given)
+    return chain_answers(potentials, best.unsqueeze(1), score.unsqueeze(1).clone())
 
 
 def chain_answers(potentials: Potentials, labels: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,9 @@
 """The best answer of each chain: Viterbi with torch operations, on any device.
 
-Where all steps share a table, both ends of chains, or blocks of long ones, are worked on at once.  This is what serves
-elsewhere: going forward only the maxima are kept.  Which label they came from is asked again on the way back:
-with many labels by one column of a table for each step, with few for all labels and many steps at once.
+Short chains of few labels hold the sums of all steps.  Where all steps share a table, both ends of others, or blocks of
+long ones, are worked on at once.  This is what serves elsewhere: going forward only the maxima are kept.  Which label
+they came from is asked again on the way back: with many labels by one column of a table for each step, with few for all
+labels and many steps at once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.meeting import best_from_both_ends, buffer, may_read_back
+from energyml.backends.exact.held import best_of_few, holds
+from energyml.backends.exact.meeting import best_from_both_ends
 from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
+from energyml.backends.exact.potentials import Potentials
+from energyml.backends.exact.recording import buffer, may_read_back
 from energyml.backends.exact.scan import Blocks, cut_maxima
 from energyml.backends.exact.unscaled import cleared
 
@@ -24,39 +28,44 @@ HELD = 1 << 18
 BOTH = 256
 
 
-def viterbi(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Labels [B, T] and score [B] of the best answer, for scores [B, T, C] and steps [B or 1, T-1 or 1, C, C].
+def viterbi(potentials: Potentials) -> tuple[Tensor, Tensor]:
+    """Labels [B, T] and score [B] of the best answer.
 
     The score is -inf where every answer is forbidden; labels are arbitrary there, and where there is no cell.
     O(B T C²) time and O(B T C) memory.
     """
+    scores, steps = potentials.scores, potentials.steps
     batch, size, labels = scores.shape
     if size == 0:
         return torch.zeros(batch, 0, dtype=torch.long, device=scores.device), scores.sum((1, 2))
-    found = _with_one_table(scores, steps, exists) if size > 1 and batch and steps.shape[1] == 1 else None
+    if size == 1 or batch == 0:
+        best = cleared(scores, potentials.exists).max(-1)
+        return best.indices, best.values[:, 0]
+    found = _short_cut(potentials)
     if found is not None:
         return found
+    exists = potentials.exists
     cells = cleared(scores, exists)
-    if size == 1 or batch == 0:
-        best = cells.max(-1)
-        return best.indices, best.values[:, 0]
     before, last = _maxima(cells, steps, exists)
     score, label = last.max(-1, keepdim=True)
     way_back = _follow if batch * labels * labels <= FEW else _ask
     return way_back(before, steps, exists, label), score.squeeze(1)
 
 
-def _with_one_table(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """The best answer where all steps share a table; `None` where another recursion is faster."""
+def _short_cut(potentials: Potentials) -> tuple[Tensor, Tensor] | None:
+    """The best answer of T > 1 cells where there is a faster recursion; `None` elsewhere."""
+    scores, steps = potentials.scores, potentials.steps
     batch, size, labels = scores.shape
-    if steps.shape[0] == 1 and may_read_back(scores):
+    if steps.shape[:2] == (1, 1) and may_read_back(scores):
         blocks = cut_for_merging(batch, size - 1, labels)
-        found = best_in_blocks(scores, steps, exists, blocks) if blocks.number > 1 else None
+        found = best_in_blocks(scores, steps, potentials.exists, blocks) if blocks.number > 1 else None
         if found is not None:
             return found
-    if labels > BOTH or _cut(scores).number > 1:
+    if _cut(scores).number > 1:
         return None
-    return best_from_both_ends(scores, steps, exists)
+    if holds(batch, size, labels):
+        return best_of_few(scores, steps, potentials.count)
+    return best_from_both_ends(scores, steps, potentials.count) if steps.shape[1] == 1 and labels <= BOTH else None
 
 
 def _cut(scores: Tensor) -> Blocks:

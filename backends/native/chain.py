@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.potentials import Potentials
+from energyml.backends.exact.recording import entered
 from energyml.backends.exact.recursion import chain_log_partition, chain_score
 from energyml.backends.native import kernels
 
@@ -59,7 +60,7 @@ def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor:
     """
     run = _Run(unary, pair, count)
     if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
-        value: Tensor = _entered(_LogPartition, unary, pair, run)
+        value: Tensor = entered(_LogPartition, unary, pair, run)
         return value
     return run.forward(None, None)
 
@@ -76,7 +77,7 @@ def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Te
     found = run.likelihood(labels, taped, by_pair)
     if found is None or not taped:
         return found and found[0]
-    value: Tensor = _entered(_LogLikelihood, unary, pair, run, found)
+    value: Tensor = entered(_LogLikelihood, unary, pair, run, found)
     return value
 
 
@@ -114,7 +115,7 @@ def tracked_marginals(unary: Tensor, pair: Tensor, count: Tensor | None) -> tupl
     if batch * size * labels**2 > LARGEST:
         return None
     run = _Run(unary, pair, count)
-    moments: tuple[Tensor, Tensor] = _entered(_Moments, unary, pair, run)
+    moments: tuple[Tensor, Tensor] = entered(_Moments, unary, pair, run)
     return moments
 
 
@@ -124,11 +125,6 @@ def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, 
     Arguments as for `log_partition`.
     """
     return _Run(unary, pair, count).best()
-
-
-def _entered(function: type[torch.autograd.Function], *given: object) -> Any:
-    """What a function of the tape gives: its `apply` without the part that serves transforms, which are not at work."""
-    return super(torch.autograd.Function, function).apply(*given)  # type: ignore[misc]
 
 
 class _Gold(NamedTuple):

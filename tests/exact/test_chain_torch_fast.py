@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact import meeting, merging
+from energyml.backends.exact.held import best_of_few
 from energyml.backends.exact.meeting import best_from_both_ends
 from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
 from energyml.backends.exact.paired import paired
@@ -146,7 +147,7 @@ def test_labels_that_are_not_known_are_left_to_others() -> None:
 def decoded_well(potentials: Potentials, labels: Tensor, score: Tensor, error: float) -> None:
     """Whether labels [B, T] have the score that is said, and the best score in float64."""
     exact = double(potentials)
-    _, wanted = best_from_both_ends(exact.scores, exact.steps, exact.exists)
+    _, wanted = best_from_both_ends(exact.scores, exact.steps, exact.count)
     same(chain_score(exact, labels.unsqueeze(1))[:, 0], wanted, error)
     same(score, wanted, error)
 
@@ -157,11 +158,48 @@ def test_both_ends_of_long_chains(kind: str, forbidden: float) -> None:
     for seed, shape in enumerate([(3, 129, 4), (2, 200, 7), (9, 161, 2), (1, 400, 20)]):
         for ragged in (False, True):
             potentials = draw(*shape, kind, forbidden=forbidden, ragged=ragged, seed=seed)
-            found = best_from_both_ends(potentials.scores, potentials.steps, potentials.exists)
+            found = best_from_both_ends(potentials.scores, potentials.steps, potentials.count)
             _, scores = chain_best(potentials, 2)
             same(found[1], scores[:, 0], 1e-9)
             reached = chain_score(potentials, found[0].unsqueeze(1))[:, 0]
             same(reached, scores[:, 0], 1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("forbidden", [0.0, 0.2])
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e6])
+def test_sums_of_all_steps_held(kind: str, forbidden: float, scale: float) -> None:
+    for seed, shape in enumerate([(3, 2, 3), (20, 25, 7), (1, 30, 12), (100, 5, 2), (4, 9, 1)]):
+        for ragged in (False, True):
+            potentials = draw(*shape, kind, scale=scale, forbidden=forbidden, ragged=ragged, seed=seed)
+            labels, score = best_of_few(potentials.scores, potentials.steps, potentials.count)
+            _, wanted = chain_best(potentials, 2)
+            same(score, wanted[:, 0], 1e-9)
+            same(chain_score(potentials, labels.unsqueeze(1))[:, 0], wanted[:, 0], 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("size", [4, 40, 300])
+def test_each_chain_is_met_at_its_own_middle(size: int) -> None:
+    """All lengths at once; what stands behind the end is no number."""
+    for best in (best_from_both_ends, best_of_few):
+        potentials = draw(size + 1, size, 3, seed=size)
+        count = torch.arange(size + 1)
+        filled = potentials.scores.masked_fill((torch.arange(size) >= count.unsqueeze(1)).unsqueeze(-1), float("nan"))
+        labels, score = best(filled, potentials.steps, count)
+        given = Potentials(potentials.scores, potentials.steps, count)
+        same(score, chain_best(given, 2)[1][:, 0], 1e-9)
+        same(chain_score(given, labels.unsqueeze(1))[:, 0], score, 1e-9)
+
+
+def test_best_answers_can_be_gone_on_from() -> None:
+    """Nothing that autograd refuses leaves the recursion."""
+    for shape in ((2, 5, 3), (9, 30, 20), (1, 1500, 12)):
+        potentials = draw(*shape, ragged=True)
+        labels, score = chain_best(potentials, 1)
+        factor = torch.ones((), dtype=torch.float64, requires_grad=True)
+        (factor * score * labels.sum()).sum().backward()
+        assert potentials.exists is not None and not potentials.exists.is_inference()
+        assert not labels.is_inference() and not score.is_inference()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
