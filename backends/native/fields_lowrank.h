@@ -39,7 +39,7 @@ INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t w
         for (int64_t j = 0; j < count; ++j) {
             const V<T> first = load<T>(rows[j] + n), second = load<T>(rows[j] + n + lanes);
             for (int r = 0; r < R; ++r) {
-                const V<T> factor = repeated<T>(factors[j][r]);
+                const V<T> factor = all<T>(factors[j][r]);
                 total[r][0] += factor * first;
                 total[r][1] += factor * second;
             }
@@ -72,7 +72,7 @@ template <class T, int C, int Q> INLINE void subtract_rows(Rows<T> factors, Rows
     constexpr int lanes = Lanes<T>::count;
     V<T> by[C][Q];
     for (int c = 0; c < C; ++c)
-        for (int q = 0; q < Q; ++q) by[c][q] = repeated<T>(factors[c][q]);
+        for (int q = 0; q < Q; ++q) by[c][q] = all<T>(factors[c][q]);
     int64_t n = 0;
     for (; n + lanes <= width; n += lanes) {
         V<T> row[Q];
