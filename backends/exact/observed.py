@@ -72,7 +72,7 @@ def _looked_at(evidence: Evidence, sources: Sources) -> Observed | None:
     if sources.fixed and not _leave_out_absent(evidence, sources, labels, found):
         return None
     alike = size == 1 or bool((found.any(0) == found.all(0)).all())
-    return Observed(torch.from_numpy(labels), found, alike and evidence.labels.keys() == evidence.allowed.keys())
+    return Observed(torch.from_numpy(labels), found, alike and len(evidence.labels) == len(evidence.allowed))
 
 
 def _leave_out_absent(evidence: Evidence, sources: Sources, labels: np.ndarray, found: np.ndarray) -> bool:

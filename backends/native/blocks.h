@@ -17,6 +17,7 @@ namespace energyml {
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
 constexpr int64_t PADDING = 8;   // doubles behind the messages, so that whole vectors can be read
 constexpr int64_t SHORT = 4;     // lanes of a run that is not worth a loop of its own
+constexpr int64_t MOST_SPREAD = 1 << 20;  // doubles that the lanes of a table may take side by side: more would leave the cache, and the budget
 constexpr int64_t BLOCK = 512;  // doubles of a block: rows times lanes; larger ones cost more to set up than they bring
 
 // A clique of so few entries is visited one by one; so many tables and cells of the message it may have.
@@ -63,7 +64,7 @@ struct Input {
     int64_t run;   // follow one another in it
     const int32_t* places;  // of the lanes, where they are common or scattered
     // Scattered lanes laid side by side for all blocks, [blocks that differ, rows, lanes], and its strides over the outer cells; no blocks
-    // where all differ, so that nothing would be saved.
+    // where all differ, so that nothing would be saved, or where they are too many.
     int64_t spread_count;
     const int64_t* spread;
 };

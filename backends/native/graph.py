@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -126,25 +127,24 @@ def run(
     count = len(rows)
     threads = max(1, min(threads, count))
     total = torch.empty(count, dtype=torch.float64)
-    nothing = [0] * len(tables)
     # Of tables: where they are and their strides over examples; of gradients the same, and their strides over threads.
-    places = [nothing, nothing[:], nothing[:], nothing[:], nothing[:]]
+    each = len(tables)
+    places = array("q", bytes(5 * 8 * each))
     copies: list[tuple[Tensor, Tensor]] = []
     for number, table in enumerate(tables):
         if table is None:
             continue
         example = table.stride(0) if table.shape[0] > 1 else 0
-        places[0][number], places[1][number] = table.data_ptr(), example
+        places[number], places[each + number] = table.data_ptr(), example
         gradient = gradients[number] if weights is not None else None
         if gradient is not None:
-            places[3][number] = example
+            places[3 * each + number] = example
             if not example and threads > 1:  # a table for all examples: each thread adds up its own
                 copy = gradient.repeat(threads, *([1] * (gradient.dim() - 1)))
                 copies.append((gradient, copy))
-                gradient, places[4][number] = copy, copy.stride(0)
-            places[2][number] = gradient.data_ptr()
-    given = np.array(places, dtype=np.int64)
-    start, row = given.ctypes.data, given.strides[0]
+                gradient, places[4 * each + number] = copy, copy.stride(0)
+            places[2 * each + number] = gradient.data_ptr()
+    start, row = places.buffer_info()[0], 8 * each
     entropy = torch.empty(count, dtype=torch.float64) if weights is not None and not (maximise or products) else None
     drawn = torch.zeros(count, draws, code.cells, dtype=torch.int64) if draws else None
     examples, known = np.ascontiguousarray(rows, dtype=np.int64), labels.contiguous()

@@ -274,7 +274,7 @@ class Assembly {
             blocks *= input.strides[k] ? step.sizes[k] : 1;
         }
         input.spread = strides;
-        input.spread_count = shared ? blocks : 0;
+        input.spread_count = shared && blocks * step.rows * step.lanes <= MOST_SPREAD ? blocks : 0;
     }
 
     const Scopes& scopes_;

@@ -381,6 +381,8 @@ def _sliced(program: Program, compiler: Compiler, budget: float) -> Program | No
     """The program with cells taken out of its messages, one by one, until it fits; `None` if it never does."""
     fixed = compiler.known
     while program.memory > budget:
+        if program.memory * program.rounds > budget * LARGEST_SLICES:
+            return None  # a cell that is taken out divides the memory by its labels at most
         shares: dict[int, float] = {}
         for step in program.steps:
             entries = _entries(step.kept, program.sizes)

@@ -321,3 +321,32 @@ def test_second_derivatives_where_the_incoming_gradient_depends_on_the_scores() 
     ).double()
     scores = torch.randn(1, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     assert torch.autograd.gradgradcheck(lambda s: model.infer(using="exact", s=s).log_partition.square(), (scores,))
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("kind", ["alike", "apart", "sets", "half", "contradicted"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_programs_know_and_what_tables_rule_out(engine: str, kind: str, masked: bool) -> None:
+    """Cells that all examples observe are taken out of the graph; other evidence is -inf in a table."""
+    generator = torch.Generator().manual_seed(3)
+    model = em.compile(GRID, seed=0).double()
+    u = torch.randn(2, 3, 3, 3, generator=generator, dtype=torch.float64)
+    labels = torch.full((2, 3, 3), -1)
+    labels[:, 1, 1] = torch.tensor([0, 2])
+    if kind == "apart":
+        labels[0, 0, 2], labels[1, 2, 2] = 1, 1
+    evidence = labels
+    if kind in ("sets", "half"):
+        evidence = (labels.unsqueeze(-1) == torch.arange(3)) | (labels < 0).unsqueeze(-1)
+        evidence[:, 0, 0, 1] = kind == "sets"
+    if kind == "contradicted":
+        u[0, 1, 1, 0] = float("-inf")
+    mask = torch.ones(2, 3, 3, dtype=torch.bool)
+    mask[1, 2, 2] = not masked or kind == "apart"
+    given = {"u": u, "evidence": {"y": evidence}, "mask": mask}
+    found, truth = (model.infer(**given, using=using) for using in (f"exact(engine: {engine})", "enumerate"))
+    torch.testing.assert_close(found.log_partition, truth.log_partition)
+    torch.testing.assert_close(found.marginals["y"], truth.marginals["y"])
+    torch.testing.assert_close(found.max_marginals["y"], truth.max_marginals["y"])
+    torch.testing.assert_close(found.entropy, truth.entropy)
+    torch.testing.assert_close(found.map().score, truth.map().score)

@@ -60,6 +60,18 @@ def test_a_call_may_pass_another(model):
     torch.testing.assert_close(partition(model, bias=BIAS, link=other), expected)
 
 
+def test_what_changes_in_place_is_looked_at_again(model):
+    other = torch.tensor([[[0, 2], [1, 2]]])
+    expected = partition(model, bias=BIAS, link=other)
+    model.fix(link=LINK)
+    model.infer(using="exact", bias=BIAS).log_partition  # noqa: B018
+    model.fixed["link"][0, 0, 1] = 2
+    torch.testing.assert_close(model.infer(using="exact", bias=BIAS).log_partition, expected)
+    model.fixed["link"][0, 0, 1] = 7
+    with pytest.raises(em.SpecError, match="the position 7"):
+        model.infer(using="exact", bias=BIAS)
+
+
 def test_copies_pickles_and_states_keep_them(model):
     expected = partition(model.fix(link=LINK), bias=BIAS)
     for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
