@@ -22,7 +22,7 @@ def chain_log_partition(potentials: Potentials) -> Tensor:
 
     O(B T C²).  Differentiable any number of times, also under `torch.func` and `torch.compile`.
     """
-    return log_partition(potentials.scores, potentials.steps, potentials.exists)
+    return log_partition(potentials)
 
 
 def chain_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None]:
