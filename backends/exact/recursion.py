@@ -108,9 +108,9 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             labels, scores = _decode(potentials, count)
         return chain_answers(potentials, labels, scores)
-    _ = potentials.exists  # it is remembered, and so must not be made where autograd refuses it
     with untaped():
-        best, score = viterbi(potentials)
+        # Others, as they remember what is made of them, which autograd would refuse.
+        best, score = viterbi(Potentials(potentials.scores, potentials.steps, potentials.count))
     return chain_answers(potentials, best.unsqueeze(1), score.unsqueeze(1).clone())
 
 
@@ -120,9 +120,11 @@ def chain_answers(potentials: Potentials, labels: Tensor, scores: Tensor) -> tup
     if torch.is_grad_enabled() and (potentials.scores.requires_grad or potentials.steps.requires_grad):
         path = chain_score(potentials, labels).masked_fill(missing, 0)
         scores = scores + (path - path.detach())  # the values stay sorted, the gradients are those of the paths
-    missing, exists = missing.unsqueeze(-1), potentials.exists
-    missing = missing if exists is None else missing | ~exists.unsqueeze(1)
-    return labels.masked_fill(missing, ABSENT), scores
+    if potentials.count is None:
+        return labels.masked_fill(missing.unsqueeze(-1), ABSENT), scores
+    known = potentials.count.unsqueeze(1).masked_fill(missing, 0)  # [B, k]: how many cells have a label
+    absent = torch.arange(labels.shape[2], device=labels.device) >= known.unsqueeze(-1)
+    return labels.masked_fill(absent, ABSENT), scores
 
 
 def _decode(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
