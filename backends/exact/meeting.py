@@ -17,10 +17,10 @@ from torch import Tensor
 
 from energyml.backends.exact.recording import buffer, may_read_back
 
-# How many steps to the middle are worth being cut for the way back, and how many steps early its blocks start.
-LONG, EARLY = 64, 20
-# Seconds, measured on one thread: a step of the way back beside its arithmetic, and one label in it.
-ASK, LABEL = 7e-6, 1.5e-9
+# How many steps early the blocks of the way back start, and what cutting it must save to be done.
+EARLY, WORTH = 20, 0.8
+# Seconds, measured on one thread: a step of the way back beside its arithmetic, a chain in it, and a label of that.
+ASK, LANE, LABEL = 7e-6, 6e-8, 1.5e-9
 # Up to how many sums for one step the tables are repeated for each chain, which is faster to read.
 REPEATED = 100_000
 
@@ -100,12 +100,12 @@ def _ask(before: Tensor, tables: Tensor, label: Tensor, turn: Tensor) -> Tensor:
         label: [B] in the middle.
         turn: [2 B] how many of the steps there are; what comes behind is arbitrary.
     """
-    steps, lanes, labels = before.shape
+    lanes, labels = before.shape[1:]
     # Rows are what may lead to a label; those of each chain and direction begin at its offset.
     rows = tables.mT.reshape(-1, labels)
     offset = torch.arange(0, len(rows), labels, device=label.device).view(2, -1).expand(2, lanes // 2).flatten()
     label = label.repeat(2).add_(offset)
-    path = _merged(before, rows, label, offset, turn) if steps >= LONG and may_read_back(before) else None
+    path = _merged(before, rows, label, offset, turn) if may_read_back(before) else None
     return torch.cat(_asked(before, rows, label, offset)) if path is None else path
 
 
@@ -122,12 +122,15 @@ def _merged(before: Tensor, rows: Tensor, label: Tensor, offset: Tensor, turn: T
     """[(N+1) 2 B]: the same, with the way back cut into blocks that are followed side by side.
 
     Each block starts a few steps early, from a guess: by its own beginning the way has mostly merged with the best one.
-    `None` where it has not.
+    `None` where it has not, or where this is no faster.
     """
     steps, lanes, labels = before.shape
-    number = max(1, round(math.sqrt(steps * ASK / (EARLY * lanes * labels * LABEL))))
+    work = lanes * (LANE + labels * LABEL)
+    number = max(1, round(math.sqrt(steps * ASK / (EARLY * work))))
     length = max(EARLY, -(-steps // number))
     number = -(-steps // length)
+    if (length + EARLY) * (ASK + number * work) > WORTH * steps * (ASK + work):
+        return None
     more = before.new_zeros(EARLY + number * length, lanes, labels)
     more[EARLY : EARLY + steps] = before
     windows = more.unfold(0, EARLY + length, length).permute(3, 0, 1, 2).flatten(1, 2)

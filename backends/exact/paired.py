@@ -2,9 +2,8 @@
 
 Where a step of a chain is little work, its time goes into calling operations.  So the forward vectors from the first
 cell on and the backward vectors from the last cell back are one row [2 C], which one product with a table of two blocks
-takes a step further.  Without moments the two meet in the middle, after half as many steps.
-
-Chains that end earlier get one more label, which nothing but the cells behind their end takes: what they weigh stays.
+takes a step further.  There chains that end earlier get one more label, which nothing but the cells behind their end
+takes: what they weigh stays.  Without moments the forward vectors alone are taken, in float64.
 
 This serves scores that lie close to each other only, none of them -inf.  Then the range of all vectors is known
 beforehand, nothing has to be measured on the way, and scalings are as rare as that range allows.
@@ -13,6 +12,7 @@ beforehand, nothing has to be measured on the way, and scalings are as rare as t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,41 +27,93 @@ LEAST = 2
 WIDENED = 256
 
 
-def paired(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool) -> Paired | None:
+def forward_log_z(scores: Tensor, steps: Tensor, count: Tensor | None) -> Tensor | None:
+    """[B]: the log-partitions of chains of at least two cells, on the CPU, in float64; `None` where it does not serve.
+
+    The forward vectors alone, two operations a step.  What comes behind the end of a chain is not read.
+
+    Args:
+        scores: [B, T, C] in float32 or float64.
+        steps: [B or 1, T-1 or 1, C, C] of the same type.
+        count: [B] how many cells each chain has; `None` when all have T.
+    """
+    with untaped():
+        fit = _fit(scores, steps, torch.float64)
+        if fit is None:
+            return None
+        size = scores.shape[1]
+        cells = (scores - fit.cell).exp_().to(torch.float64)
+        table = (steps[0, 0].to(torch.float64) - fit.step).exp_()
+        last = None if count is None else count.clamp(1, size).sub_(1)
+        rows, scales = cells.unbind(1), []
+        spare = torch.empty_like(rows[0])
+        for step in range(1, size):
+            row = rows[step].mul_(torch.mm(rows[step - 1], table, out=spare))
+            if step % fit.every == 0:
+                weight = row.sum(-1)
+                row.div_(weight.unsqueeze(-1))
+                scales.append(weight if last is None else weight.masked_fill_(last < step, 1))
+        if last is None:
+            total = rows[-1].sum(-1).log_().add_(size * fit.cell + (size - 1) * fit.step)
+        else:
+            total = cells.sum(-1).gather(1, last.unsqueeze(1)).squeeze(1).log_()
+            total.add_(last, alpha=fit.cell + fit.step).add_(fit.cell)
+        if scales:
+            total += torch.stack(scales).log_().sum(0)
+    return total.clone() if count is None else total.masked_fill(count < 1, 0)
+
+
+def paired(scores: Tensor, steps: Tensor, exists: Tensor | None) -> Paired | None:
     """Forward-backward over chains of at least two cells, on the CPU; `None` where it does not serve.
 
     Args:
         scores: [B, T, C] in float32 or float64.
         steps: [B or 1, T-1 or 1, C, C] of the same type.
         exists: [B, T] which cells exist; `None` when all do.
-        keep: whether the moments will be asked for.
     """
-    batch, _, labels = scores.shape
-    if steps.shape[:2] != (1, 1) or labels > LABELS or batch * labels > ENTRIES:
-        return None
     with untaped():
-        found = _paired(scores, steps[0, 0], exists, keep)
-    if found is not None:
-        found.log_z = found.log_z.clone()
+        small = scores.shape[0] * scores.shape[2] <= WIDENED
+        fit = _fit(scores, steps, torch.float64 if small else scores.dtype)
+        if fit is None:
+            return None
+        found = Paired(scores.to(fit.dtype), steps[0, 0].to(fit.dtype), exists, fit)
+    found.log_z = found.log_z.clone()
     return found
 
 
-def _paired(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool) -> Paired | None:
+@dataclass(frozen=True)
+class Fit:
+    """How scores are taken that lie close to each other.
+
+    Attributes:
+        dtype: the type to compute in.
+        cell: what is taken out of the scores of each cell.
+        step: what is taken out of those of each step.
+        every: how many steps may go between two scalings.
+    """
+
+    dtype: torch.dtype
+    cell: float
+    step: float
+    every: int
+
+
+def _fit(scores: Tensor, steps: Tensor, dtype: torch.dtype) -> Fit | None:
+    """How to take the scores for vectors of a type; `None` where there are too many, or far apart."""
     batch, size, labels = scores.shape
+    if steps.shape[:2] != (1, 1) or labels > LABELS or batch * labels > ENTRIES:
+        return None
     low, high = (one.item() for one in torch.aminmax(scores))
     lowest, highest = (one.item() for one in torch.aminmax(steps))
     # With scores and steps centred, a step multiplies what a vector weighs by e^growth at most, and by e^-growth at
     # least.  Its entries span twice that beside, and some more between the labels.
     growth = (high - low + highest - lowest) / 2
     used = 2 * growth + 2 * math.log(labels + 1) + 3
-    room = -math.log(torch.finfo(scores.dtype).tiny) - used
-    if not LEAST * growth <= room:  # also where one is no number
+    room, given = (-math.log(torch.finfo(one).tiny) - used for one in (dtype, scores.dtype))
+    if not LEAST * growth <= given:  # also where one is no number
         return None
-    if batch * labels <= WIDENED and size * growth > room:
-        scores, steps = scores.double(), steps.double()
-        room = -math.log(torch.finfo(torch.float64).tiny) - used
     every = min(size, int(room / growth)) if growth > 0 else size
-    return Paired(scores, steps, exists, keep, ((high + low) / 2, (highest + lowest) / 2), every)
+    return Fit(dtype, (high + low) / 2, (highest + lowest) / 2 + math.log(labels), every)
 
 
 class Paired:
@@ -73,41 +125,31 @@ class Paired:
         log_z: [B] the log-partitions, in float64.
     """
 
-    def __init__(
-        self, scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool, centre: tuple[float, float], every: int
-    ) -> None:
-        batch, size, labels = scores.shape
-        half, odd = divmod(size, 2)
-        self._labels, self._width, self._every = labels, labels + (exists is not None), every
-        taken = centre[1] + math.log(labels)
-        self._table = (steps - taken).exp_()
-        # [T or the half, B, 2, C]: the emissions of cells from both ends, of which the loop makes the vectors.
-        self._vectors = self._emissions((scores - centre[0]).exp_(), exists, size if keep else half + odd)
+    def __init__(self, scores: Tensor, steps: Tensor, exists: Tensor | None, fit: Fit) -> None:
+        size, labels = scores.shape[1:]
+        self._labels, self._width = labels, labels + (exists is not None)
+        self._table = (steps - fit.step).exp_()
+        # [T, B, 2, C]: the emissions of cells from both ends, of which the loop makes the vectors.
+        self._vectors = self._emissions((scores - fit.cell).exp_(), exists)
         self._rows = self._vectors.flatten(2)
-        self._before = torch.empty_like(self._rows if keep else self._rows[:1])
+        self._before = torch.empty_like(self._rows)
         blocks, scales = self._blocks(exists is not None), []
         rows, before = self._rows.unbind(0), self._before.unbind(0)
-        before = before if keep else before * size
-        for step in range(1, size if keep else half):
+        for step in range(1, size):
             torch.mm(rows[step - 1], blocks, out=before[step])
             rows[step].mul_(before[step])
-            if step % every == 0 or (step == half - 1 and not keep):
+            if step % fit.every == 0:
                 pair = self._vectors[step]
-                scales.append(pair.sum(-1, keepdim=True))
-                pair.div_(scales[-1])
-        if keep:
-            weight = self._vectors[-1, :, :1].sum(-1, keepdim=True)
-            scales = [one[:, :1] for one in scales]
-        else:
-            onward = torch.mm(rows[half - 1], blocks).view(batch, 2, self._width)
-            behind = onward[:, 1:] * self._vectors[half, :, 1:] if odd else self._vectors[half - 1, :, 1:]
-            weight = (onward[:, :1] * behind).sum(-1, keepdim=True)
+                weight = pair.sum(-1, keepdim=True)
+                pair.div_(weight)
+                scales.append(weight[:, :1])
+        weight = self._vectors[-1, :, :1].sum(-1, keepdim=True)
         total = torch.cat([weight, *scales], 1).double().log_().sum((1, 2))
         if exists is None:
-            self.log_z = total + (size * centre[0] + (size - 1) * taken)
+            self.log_z = total + (size * fit.cell + (size - 1) * fit.step)
         else:
             count = exists.sum(1, dtype=torch.float64)
-            self.log_z = total + count * centre[0] + (count - 1).clamp_(min=0) * taken
+            self.log_z = total + count * fit.cell + (count - 1).clamp_(min=0) * fit.step
 
     def _blocks(self, ended: bool) -> Tensor:
         """[2 C, 2 C]: the table, and below it the same turned round; behind the end nothing but the end follows."""
@@ -120,7 +162,7 @@ class Paired:
             blocks[-1, width:] = 1
         return blocks
 
-    def _emissions(self, cells: Tensor, exists: Tensor | None, length: int) -> Tensor:
+    def _emissions(self, cells: Tensor, exists: Tensor | None) -> Tensor:
         batch, size, labels = cells.shape
         front = cells.transpose(0, 1)
         if exists is not None:
@@ -128,9 +170,9 @@ class Paired:
             front = cells.new_empty(size, batch, self._width)
             torch.mul(cells.transpose(0, 1), here.unsqueeze(-1), out=front[..., :labels])
             torch.sub(1, here, out=front[..., labels])
-        found = cells.new_empty(length, batch, 2, self._width)
-        found[:, :, 0] = front[:length]
-        found[:, :, 1] = front[size - length :].flip(0)
+        found = cells.new_empty(size, batch, 2, self._width)
+        found[:, :, 0] = front
+        found[:, :, 1] = front.flip(0)
         return found
 
     def beginnings(self) -> Tensor:

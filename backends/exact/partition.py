@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.paired import Paired, paired
+from energyml.backends.exact.paired import Paired, forward_log_z, paired
+from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recording import entered
 from energyml.backends.exact.scaled import Scaled
 from energyml.backends.exact.scan import cut
@@ -25,25 +26,26 @@ from energyml.transforms import followed
 Run = Paired | Scaled | LogSpace
 
 
-def log_partition(scores: Tensor, steps: Tensor, exists: Tensor | None) -> Tensor:
-    """[B]: the log-partition of chains with scores [B, T, C], steps [B or 1, T-1 or 1, C, C] and cells [B, T].
+def log_partition(potentials: Potentials) -> Tensor:
+    """[B]: the log-partition of chains.
 
     -inf where every answer is forbidden, 0 for a chain without cells.  O(B T C²).  Sums are taken in float32 at least;
     the answer has the type of scores and steps.
     """
+    scores, steps = potentials.scores, potentials.steps
     size, dtype = scores.shape[1], torch.promote_types(scores.dtype, steps.dtype)
     if size == 0:
         return scores.sum((1, 2)).to(dtype)
     if size == 1:
+        exists = potentials.exists
         only = cleared(scores, exists)[:, 0]  # what padding holds has no gradient
         total = tracked_logsumexp(only.to(torch.promote_types(dtype, torch.float32)), 1)
         return (total if exists is None else torch.where(exists[:, 0], total, 0)).to(dtype)
     if torch.compiler.is_compiling():
-        return taped_log_partition(scores, steps, exists).to(dtype)
+        return taped_log_partition(scores, steps, potentials.exists).to(dtype)
     if not _recorded(scores, steps):
-        with _full_precision(scores.device):
-            return _run(scores, steps, exists, keep=False).log_z.to(dtype)
-    value: Tensor = entered(LogPartition, scores, steps, exists, Kept())
+        return _log_z(potentials).to(dtype)
+    value: Tensor = entered(LogPartition, scores, steps, potentials.exists, Kept())
     return value
 
 
@@ -76,7 +78,8 @@ def beginnings(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Te
     """
     scores, steps = scores.detach(), steps.detach()
     if scores.shape[1] < 2:
-        return scores, log_partition(scores, steps, exists)
+        count = None if exists is None else exists.sum(1)
+        return scores, log_partition(Potentials(scores, steps, count))
     with _full_precision(scores.device):
         run = LogSpace(scores, steps, exists) if followed() else _run(scores, steps, exists)
         return run.beginnings(), run.log_z
@@ -115,11 +118,29 @@ def _run(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool = True
         return LogSpace(scores, steps, exists)
     dtype = torch.promote_types(torch.promote_types(scores.dtype, steps.dtype), torch.float32)
     scores, steps = scores.to(dtype), steps.to(dtype)
-    if cut(scores.shape[0], scores.shape[1] - 1, scores.shape[2], True).number == 1:
-        fit = paired(scores, steps, exists, keep)
+    if keep and _whole(scores):
+        fit = paired(scores, steps, exists)
         if fit is not None:
             return fit
     return Scaled(scores, steps, exists, keep)
+
+
+def _whole(scores: Tensor) -> bool:
+    """Whether chains that share a table are not worth being cut."""
+    batch, size, labels = scores.shape
+    return cut(batch, size - 1, labels, True).number == 1
+
+
+def _log_z(potentials: Potentials) -> Tensor:
+    """[B]: the log-partitions of at least two cells in float64, without gradients; nobody follows."""
+    scores, steps = potentials.scores, potentials.steps
+    with _full_precision(scores.device):
+        if scores.device.type == "cpu" and scores.shape[0] and _whole(scores):
+            dtype = torch.promote_types(torch.promote_types(scores.dtype, steps.dtype), torch.float32)
+            found = forward_log_z(scores.to(dtype), steps.to(dtype), potentials.count)
+            if found is not None:
+                return found
+        return _run(scores, steps, potentials.exists, keep=False).log_z
 
 
 class LogPartition(torch.autograd.Function):
@@ -220,8 +241,13 @@ class Likelihood(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, steps: Tensor, exists: Tensor | None, labels: Tensor) -> Tensor:
         """Both sums in float64: their difference may be small."""
-        with _full_precision(scores.device):
-            run = _run(scores, steps, exists, keep=any(ctx.needs_input_grad))
+        ctx.kept = Kept()
+        if any(ctx.needs_input_grad):
+            with _full_precision(scores.device):
+                ctx.kept.run = _run(scores, steps, exists)
+            log_z: Tensor = ctx.kept.run.log_z
+        else:
+            log_z = _log_z(Potentials(scores, steps, None if exists is None else exists.sum(1)))
         here = labels.clamp(0, scores.shape[2] - 1).unsqueeze(-1)
         place = gold_steps(here.squeeze(-1), steps.shape)
         cells, pairs = scores.gather(2, here).squeeze(-1), steps.reshape(-1)[place]
@@ -229,10 +255,8 @@ class Likelihood(torch.autograd.Function):
             cells, pairs = torch.where(exists, cells, 0), torch.where(exists[:, 1:], pairs, 0)
         gold = cells.sum(1, dtype=torch.float64) + pairs.sum(1, dtype=torch.float64)
         ctx.gone = gold.isneginf() if bool(gold.amin() == float("-inf")) else None
-        ctx.kept = Kept()
-        ctx.kept.run = run
         ctx.save_for_backward(scores, steps, exists, here, place)
-        value = gold - run.log_z
+        value = gold - log_z
         value = value if ctx.gone is None else value.masked_fill(ctx.gone, float("-inf"))
         return value.to(torch.promote_types(scores.dtype, steps.dtype))
 

@@ -23,7 +23,7 @@ def chain_log_partition(potentials: Potentials) -> Tensor:
 
     O(B T C²).  Differentiable any number of times, also under `torch.func` and `torch.compile`.
     """
-    return log_partition(potentials.scores, potentials.steps, potentials.exists)
+    return log_partition(potentials)
 
 
 def chain_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None]:
@@ -109,8 +109,8 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             labels, scores = _decode(potentials, count)
         return chain_answers(potentials, labels, scores)
-    _ = potentials.exists  # it is remembered, and so must not be made where autograd refuses it
-    given = potentials
+    # Others, as they remember what is made of them, which autograd would refuse.
+    given = Potentials(potentials.scores, potentials.steps, potentials.count)
     if followed():
         given = Potentials(potentials.scores.detach(), potentials.steps.detach(), potentials.count)
     with untaped():
@@ -123,12 +123,13 @@ def chain_answers(potentials: Potentials, labels: Tensor, scores: Tensor) -> tup
     missing = scores.isneginf()
     if potentials.tracked or followed():
         path = chain_score(potentials, labels).masked_fill(missing, 0)
-        scores = scores.detach() + (
-            path - path.detach()
-        )  # the values stay sorted, the gradients are those of the paths
-    missing, exists = missing.unsqueeze(-1), potentials.exists
-    missing = missing if exists is None else missing | ~exists.unsqueeze(1)
-    return labels.masked_fill(missing, ABSENT), scores
+        # the values stay sorted, the gradients are those of the paths
+        scores = scores.detach() + (path - path.detach())
+    if potentials.count is None:
+        return labels.masked_fill(missing.unsqueeze(-1), ABSENT), scores
+    known = potentials.count.unsqueeze(1).masked_fill(missing, 0)  # [B, k]: how many cells have a label
+    absent = torch.arange(labels.shape[2], device=labels.device) >= known.unsqueeze(-1)
+    return labels.masked_fill(absent, ABSENT), scores
 
 
 def _decode(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:

@@ -121,6 +121,7 @@ def cutting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(best, "cut_maxima", cut_always)
     if request.param != "paired":
         monkeypatch.setattr(partition, "paired", lambda *_: None)
+        monkeypatch.setattr(partition, "forward_log_z", lambda *_: None)
     return str(request.param)
 
 

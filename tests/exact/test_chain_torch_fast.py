@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from energyml.backends.exact import meeting, merging
 from energyml.backends.exact.held import best_of_few
 from energyml.backends.exact.meeting import best_from_both_ends
 from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
-from energyml.backends.exact.paired import paired
+from energyml.backends.exact.paired import forward_log_z, paired
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recursion import (
     chain_best,
@@ -37,11 +39,11 @@ def test_forward_and_backward_side_by_side(dtype: torch.dtype, ragged: bool) -> 
             potentials.scores += 1000.0 * (seed % 3)
             wanted = LogSpace(potentials.scores, potentials.steps, potentials.exists)
             weight = torch.linspace(-1e5, 1e5, shape[0], dtype=torch.float64)
-            for keep in (False, True):
-                run = paired(potentials.scores, potentials.steps, potentials.exists, keep)
-                assert run is not None
-                same(run.log_z, wanted.log_z, error * shape[1])
-            assert run is not None
+            met = forward_log_z(potentials.scores, potentials.steps, potentials.count)
+            run = paired(potentials.scores, potentials.steps, potentials.exists)
+            assert met is not None and run is not None
+            same(met, wanted.log_z, error * shape[1])
+            same(run.log_z, wanted.log_z, error * shape[1])
             for each in (False, True):
                 found, truth = (one.moments(weight, True, each) for one in (run, wanted))
                 assert found[1] is not None and truth[1] is not None
@@ -51,13 +53,18 @@ def test_forward_and_backward_side_by_side(dtype: torch.dtype, ragged: bool) -> 
 
 def test_what_side_by_side_does_not_serve() -> None:
     near = draw(3, 5, 4, dtype=torch.float32)
-    assert paired(near.scores, near.steps, None, True) is not None
-    assert paired(near.scores, near.steps.expand(3, 1, 4, 4), None, True) is None
+    for serve in (lambda *given: paired(*given, None), lambda *given: forward_log_z(*given, None)):
+        what_it_serves(serve, near)
+
+
+def what_it_serves(serve: Callable[[Tensor, Tensor], object], near: Potentials) -> None:
+    assert serve(near.scores, near.steps) is not None
+    assert serve(near.scores, near.steps.expand(3, 1, 4, 4)) is None
     for bad in (NINF, float("nan"), float("inf"), 100.0):
         for place in (near.scores, near.steps):
             kept = place[0, 0, 0].clone()
             place[0, 0, 0] = bad
-            assert paired(near.scores, near.steps, None, True) is None
+            assert serve(near.scores, near.steps) is None
             place[0, 0, 0] = kept
 
 
