@@ -57,11 +57,6 @@ def per_example(cells: Tensor) -> Tensor:
     return cells.flatten(1).sum(1) if cells.dim() > 1 else cells
 
 
-def at_hand(tensor: Tensor) -> bool:
-    """Whether looking at a value costs nothing: not on an accelerator, and not where functions are transformed."""
-    return tensor.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
 def reduce_losses(losses: Tensor, cells: Tensor, reduction: str | None, objective: str) -> Tensor:
     """Reduce per-example losses [B].
 
