@@ -12,21 +12,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def untraced(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that compiled code calls as it is.
+def untraced(reason: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function that compiled code calls as it is; with `fullgraph=True` that is an error, which gives the reason.
 
     `torch.compiler.disable` does the same, and imports the compiler at once, which takes longer than all of energyml:
     here that happens when there is one at work.
     """
 
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
-            unseen: Callable[P, R] = torch.compiler.disable(function)
-            return unseen(*args, **kwargs)
-        return function(*args, **kwargs)
+    def marked(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if torch.compiler.is_compiling():
+                torch._dynamo.graph_break(msg=reason)
+                unseen: Callable[P, R] = torch.compiler.disable(function)
+                return unseen(*args, **kwargs)
+            return function(*args, **kwargs)
 
-    return call
+        return call
+
+    return marked
 
 
 class Settled:

@@ -43,6 +43,8 @@ def test_graphs_compile() -> None:
     torch.testing.assert_close(found, wanted)
     for one, other in zip(*(torch.autograd.grad(value, (scores, model.W)) for value in (found, wanted)), strict=True):
         torch.testing.assert_close(one, other)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="chains of order 1 compile with fullgraph=True"):
+        torch.compile(asked, backend="eager", fullgraph=True)(scores)
 
 
 LENGTHS, GOLD, PARTIAL = (
