@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel
 
 
+_OUTSIDE = TrainingState()
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What is known about the answer.
@@ -118,12 +121,14 @@ class Problem:
     evidence: Evidence
     answers: Answers = field(default=None)  # type: ignore[assignment]
     start: Mapping[str, Tensor] = field(default_factory=dict)
-    state: TrainingState = field(default_factory=TrainingState)
+    state: TrainingState = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         """Checks without a spec at hand still name the declarations."""
         if self.answers is None:
             self.answers = Answers(self.graph, Source("<spec>", ""))
+        if self.state is None:  # a default of the class would be called for, which compiled code cannot
+            self.state = _OUTSIDE
 
     def label_count(self, variable: str) -> int:
         """How many labels a variable's cells may take."""

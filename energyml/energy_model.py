@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -25,6 +25,7 @@ from energyml.plan.planner import Plan, Verdict, plan
 from energyml.plan.structure import Structure, recognise
 from energyml.posterior import Posterior
 from energyml.training_state import TrainingState
+from energyml.untraced import Settled, settled
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _NOT_HERE = "this version has no implementation of it; `energyml explain` lists the backends that serve"
 # What a model has from its spec: made again from the text, and shared between copies.
-_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_ready"})
+_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_ready", "_settled"})
 
 
 class BackendRefused(EnergyError):
@@ -75,6 +76,7 @@ class EnergyModel(nn.Module):
         self._maker = BatchMaker(self.graph, source, used_inputs(self.graph))
         self._answers = Answers(self.graph, source)
         self._ready: dict[str, tuple[Backend, Verdict]] = {}
+        self._settled = Settled()
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters, networks and gains as they are; the spec as its text, the label sets as lists."""
@@ -99,7 +101,7 @@ class EnergyModel(nn.Module):
         memo[id(self)] = made
         shared = {key: value for key, value in self.__dict__.items() if key in _FROM_SPEC}
         own = {key: value for key, value in self.__dict__.items() if key not in _FROM_SPEC}
-        made.__dict__.update({**shared, **copy.deepcopy(own, memo), "_ready": {}})
+        made.__dict__.update({**shared, **copy.deepcopy(own, memo), "_ready": {}, "_settled": Settled()})
         return made
 
     def _build(self) -> dict[str, bool]:
@@ -160,17 +162,29 @@ class EnergyModel(nn.Module):
 
     def _backend(self, using: str | Selection | None) -> tuple[Backend, Verdict]:
         key = using if isinstance(using, str) else str(using)
+        if torch.compiler.is_compiling():
+            found: tuple[Backend, Verdict] = getattr(self._settled, self._settle_backend(key))
+            return found
         ready = self._ready.get(key)
-        if ready is None:
-            made = self.plan(using)
-            refusal = made.verdict.refusal
-            if refusal is not None:
-                raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {refusal}")
-            if not made.verdict.implemented:
-                raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {_NOT_HERE}")
-            backend = cast("Backend", cards.implementation(made.verdict.selection.card)(made.verdict.selection))
-            backend.prepare(self.graph, self.terms, self.structure)
-            ready = self._ready[key] = (backend, made.verdict)
+        return self._prepared(key, using) if ready is None else ready
+
+    @settled
+    def _settle_backend(self, key: str) -> str:
+        """The name of a backend that is made, or found, while code is compiled."""
+        using = None if key == "None" else key
+        return self._settled.keep(key, lambda: self._ready.get(key) or self._prepared(key, using))
+
+    def _prepared(self, key: str, using: str | Selection | None) -> tuple[Backend, Verdict]:
+        """Plan, make the backend, and keep it."""
+        made = self.plan(using)
+        refusal = made.verdict.refusal
+        if refusal is not None:
+            raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {refusal}")
+        if not made.verdict.implemented:
+            raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {_NOT_HERE}")
+        backend = cast("Backend", cards.implementation(made.verdict.selection.card)(made.verdict.selection))
+        backend.prepare(self.graph, self.terms, self.structure)
+        ready = self._ready[key] = (backend, made.verdict)
         return ready
 
     # ------------------------------------------------------------------------------------------ what backends own
@@ -375,7 +389,7 @@ class EnergyModel(nn.Module):
         batch = problem.env.batch
         answer = self._answers.labels(answer, batch)
         batch.checked.update(answer)
-        losses = cards.implementation(chosen.card)(posterior, answer, chosen)
+        losses = self._loss_of(chosen)(posterior, answer, chosen)
         return ExampleLosses(losses, chosen, problem, lambda: labelled_cells(answer))
 
     def losses_under(
@@ -403,8 +417,7 @@ class EnergyModel(nn.Module):
         for one in gains:
             problem = replace(plain, env=plain.env.with_gains({**self.gains, **one}))
             posterior = Posterior(backend.open(problem), verdict, problem)
-            losses: Tensor = cards.implementation(chosen.card)(posterior, answer, chosen)
-            found.append(losses)
+            found.append(self._loss_of(chosen)(posterior, answer, chosen))
         return found
 
     def _objective(self, objective: str | Selection | None) -> Selection:
@@ -417,6 +430,33 @@ class EnergyModel(nn.Module):
                     "the spec has no `train` line, so `loss` needs `objective=`, for example objective='nll'"
                 )
             return stages[0]
+        if torch.compiler.is_compiling():
+            found: Selection = getattr(self._settled, self._settle_objective(objective))
+            return found
+        return self._read_objective(objective)
+
+    def _loss_of(self, objective: Selection) -> Callable[[Posterior, Mapping[str, Tensor], Selection], Tensor]:
+        """The function behind an objective."""
+        found: Callable[[Posterior, Mapping[str, Tensor], Selection], Tensor]
+        if torch.compiler.is_compiling():
+            found = getattr(self._settled, self._settle_loss(objective.name))
+        else:
+            found = cards.implementation(objective.card)
+        return found
+
+    @settled
+    def _settle_loss(self, name: str) -> str:
+        """The name of the function behind an objective, imported while code is compiled."""
+        card = cards.find("objective", name)
+        assert card is not None
+        return self._settled.keep(("loss", name), lambda: cards.implementation(card))
+
+    @settled
+    def _settle_objective(self, objective: str) -> str:
+        """The name of an objective that is read while code is compiled."""
+        return self._settled.keep(("objective", objective), lambda: self._read_objective(objective))
+
+    def _read_objective(self, objective: str) -> Selection:
         from energyml.driver import read_choice
 
         return read_choice("objective", objective, self.compiled.model)

@@ -1,4 +1,4 @@
-"""Calls that `torch.compile` must not look into: they run as they are, and the graph goes on behind them."""
+"""Calls that `torch.compile` must not look into."""
 
 from __future__ import annotations
 
@@ -12,18 +12,50 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def untraced(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that compiled code calls as it is.
+def untraced(reason: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function that compiled code calls as it is; with `fullgraph=True` that is an error, which gives the reason.
 
     `torch.compiler.disable` does the same, and imports the compiler at once, which takes longer than all of energyml:
     here that happens when there is one at work.
     """
 
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
-            unseen: Callable[P, R] = torch.compiler.disable(function)
-            return unseen(*args, **kwargs)
-        return function(*args, **kwargs)
+    def marked(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if torch.compiler.is_compiling():
+                torch._dynamo.graph_break(msg=reason)
+                unseen: Callable[P, R] = torch.compiler.disable(function)
+                return unseen(*args, **kwargs)
+            return function(*args, **kwargs)
 
-    return call
+        return call
+
+    return marked
+
+
+class Settled:
+    """Objects that are made while code is compiled, one attribute each: code looks at those alone that it uses.
+
+    A function marked by `settled` gives the name of one, which is as constant as the code.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[object, str] = {}
+
+    def keep(self, key: object, make: Callable[[], object]) -> str:
+        """The name of the object that belongs to a key."""
+        name = self._names.get(key)
+        if name is None:
+            value, name = make(), f"settled_{len(self._names)}"
+            setattr(self, name, value)
+            self._names[key] = name
+        return name
+
+
+def settled(function: Callable[P, str]) -> Callable[P, str]:
+    """A function of plain values that is called once, when code is compiled; its answer is part of what is compiled.
+
+    `torch.compiler.assume_constant_result` does the same, and imports the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function

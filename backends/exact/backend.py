@@ -8,7 +8,7 @@ from energyml.backend import Backend, Problem, Session
 from energyml.backends.exact.chain import ChainSession
 from energyml.backends.exact.engines import ENGINES
 from energyml.backends.exact.forest import find_forest
-from energyml.backends.exact.graph import GraphSession
+from energyml.backends.exact.graph import OUTSIDE, GraphSession
 from energyml.backends.exact.grounding import Sources
 from energyml.backends.exact.plans import Plans
 from energyml.backends.exact.potentials import Layout
@@ -48,7 +48,7 @@ class Exact(Backend):
             return ChainSession(problem, self.layout, self.engine)
         return self._open_graph(problem)
 
-    @untraced
+    @untraced(OUTSIDE)
     def _open_graph(self, problem: Problem) -> Session:
         batch = problem.env.batch
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]

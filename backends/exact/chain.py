@@ -29,8 +29,7 @@ from energyml.backends.logspace import difference
 from energyml.bind.batch import Along
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
-from energyml.transforms import followed, gradients
-from energyml.untraced import untraced
+from energyml.transforms import gradients, recorded
 
 
 class ChainSession(Session):
@@ -111,13 +110,12 @@ class ChainSession(Session):
         along = self._along()
         return {self.variable: unary if along.rank is None else along.spread(unary, 0.0)}  # 0 beyond each chain already
 
-    @untraced  # compiled code takes no gradient of a gradient
     def _moments(self, pairs: bool) -> tuple[Tensor, Tensor]:
         """Marginals of cells and pairs, by the engine or as gradients of the log-partition; differentiable."""
         potentials = self.potentials
         if potentials.unary.shape[1] == 0:
             return potentials.unary, potentials.pair  # no cells: nothing to differentiate, and nothing in the answer
-        if followed():
+        if recorded():
             return self._followed_moments(potentials, pairs)
         direct = self.engine.marginals(potentials, pairs)
         if direct is not None:
@@ -140,7 +138,7 @@ class ChainSession(Session):
         return found[0], found[-1]
 
     def _followed_moments(self, potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor]:
-        """The same as functions that transforms see through."""
+        """The same as functions that transforms and the compiler see through."""
 
         def total(unary: Tensor, steps: Tensor = potentials.steps) -> Tensor:
             log_z = self.engine.log_partition(Potentials(unary, steps, potentials.count))

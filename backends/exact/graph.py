@@ -22,6 +22,12 @@ from energyml.result import ABSENT, Assignment, Result
 from energyml.transforms import followed, gradients, readable
 from energyml.untraced import untraced
 
+# What the compiler says where it is told to make one graph.
+OUTSIDE = (
+    "`exact` plans and runs the elimination of this model outside of the graph; chains of order 1 compile with "
+    "fullgraph=True, this model without it"
+)
+
 
 class GraphSession(Session):
     """One batch of factor graphs."""
@@ -36,7 +42,7 @@ class GraphSession(Session):
         self.outputs = [name for name in self.variables if name not in self.latent]
         self._once = Remembered().once
 
-    @untraced
+    @untraced(OUTSIDE)
     def ask(self, query: Query) -> Result:
         """Answer any query of the card."""
         handler = getattr(self, f"_{query.kind}", None)

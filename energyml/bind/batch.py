@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -146,11 +145,18 @@ class Batch:
     fixed: Mapping[str, Tensor] = field(default_factory=dict)
     _frames: dict[Counted, Mapping[str, Along]] = field(default_factory=dict, repr=False, compare=False)
     _cells: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
+    _exists: Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
     checked: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    @cached_property
+    # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
+    @property
     def exists(self) -> Mapping[str, Tensor]:
         """Padding masks for networks: [B, T] by dim, [B, T, M] for a nested dim; a dim without padding is left out."""
+        if self._exists is None:
+            self._exists = self._find_padding()
+        return self._exists
+
+    def _find_padding(self) -> Mapping[str, Tensor]:
         found: dict[str, Tensor] = {}
         for name, along in self.along.items():
             exists = along.valid(along.size, self.device)

@@ -76,6 +76,7 @@ class BatchMaker:
         over = tuple(dict.fromkeys(dim for v in (*graph.discrete, *graph.fields) for dim in v.dims))
         self.sequence_dims = tuple(dim for dim in over if graph.dims[dim].kind == "observed")
         self.needed = tuple(dim for dim in over if graph.dims[dim].kind in ("observed", "nested"))
+        self.axes = {v.name: max([0, *(axis for axis, _ in _dim_axes(v))]) for v in graph.variables.values()}
         # Dims whose variables all run along them alone: where all of these are masked, masks tell what is padding.
         along = {dim: [v for v in graph.discrete if dim in v.dims] for dim in self.sequence_dims}
         self.alone = {d: [v.name for v in ones] for d, ones in along.items() if all(v.dims == (d,) for v in ones)}
@@ -352,9 +353,7 @@ class BatchMaker:
         return {
             name: one
             for name, one in answer.items()
-            if name in variables
-            and isinstance(one, Tensor)
-            and one.dim() > max((axis for axis, _ in _dim_axes(variables[name])), default=0)
+            if name in variables and isinstance(one, Tensor) and one.dim() > self.axes[name]
         }
 
     def _batch_size(

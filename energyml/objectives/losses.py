@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ class ExampleLosses:
     problem: Problem
     counted: Callable[[], Tensor]
 
-    @cached_property
+    @property
     def cells(self) -> Tensor:
         """[B]: how many cells of each example have a label or a value."""
         return self.counted()
@@ -70,8 +69,3 @@ def labelled_cells(answer: Mapping[str, Tensor]) -> Tensor:
 def per_example(cells: Tensor) -> Tensor:
     """[B]: what cells [B, ...] add up to."""
     return cells.flatten(1).sum(1) if cells.dim() > 1 else cells
-
-
-def at_hand(tensor: Tensor) -> bool:
-    """Whether looking at a value costs nothing: not on an accelerator, and not where functions are transformed."""
-    return tensor.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -10,8 +10,9 @@ from torch import Tensor
 from energyml.backend import Problem
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
-from energyml.objectives.losses import at_hand, per_example
+from energyml.objectives.losses import per_example
 from energyml.posterior import Posterior
+from energyml.transforms import seen
 
 
 def marginal_ce(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
@@ -51,7 +52,7 @@ def _forbidden(problem: Problem, answer: Mapping[str, Tensor], zero: Tensor) -> 
     """
     if problem.graph.fields:
         return None  # read-outs of fields rule nothing out
-    if at_hand(zero) and not bool(zero.any()):
+    if seen(zero) and not bool(zero.any()):
         return None
     batch = problem.env.batch
     full = dict(answer)

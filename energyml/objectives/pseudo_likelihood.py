@@ -13,9 +13,10 @@ from energyml.bind.conditionals import field_conditionals, label_conditionals
 from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
-from energyml.objectives.losses import at_hand, per_example
+from energyml.objectives.losses import per_example
 from energyml.posterior import Posterior
 from energyml.result import Failed
+from energyml.transforms import seen
 
 
 def pseudo_likelihood(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
@@ -65,7 +66,7 @@ def _incomplete(problem: Problem, answer: Mapping[str, Tensor]) -> Tensor:
         if cells is not None and not one.is_floating_point():  # fields hold 0 where there is no cell
             unknown = unknown & cells
         missing = per_example(unknown) > 0
-        if at_hand(missing) and bool(missing.any()):
+        if seen(missing) and bool(missing.any()):
             example = int(missing.nonzero()[0])
             raise EnergyError(
                 f"`pseudo_likelihood` needs a full answer, and `{variable.name}` has an unknown cell in example "

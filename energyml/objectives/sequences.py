@@ -12,7 +12,7 @@ from energyml.backend import Problem
 from energyml.bind.steps import State, Steps
 from energyml.diagnostics import EnergyError
 from energyml.objectives.log_shares import log_shares
-from energyml.objectives.losses import at_hand
+from energyml.transforms import seen
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def gold_of(problem: Problem, answer: Mapping[str, Tensor], objective: str) -> G
     else:
         ends = labels == steps.end
         counts, filler = ends.cumsum(1) - ends.long() == 0, steps.end
-        if at_hand(labels) and not bool(ends.any(1).all()):
+        if seen(labels) and not bool(ends.any(1).all()):
             number = int((~ends.any(1)).nonzero()[0])
             spelling = problem.label_names()[name][steps.end]
             raise EnergyError(
@@ -67,7 +67,7 @@ def gold_of(problem: Problem, answer: Mapping[str, Tensor], objective: str) -> G
             )
         size = int(counts.sum(1).max()) if labels.numel() else 0
     missing = counts & (labels < 0)
-    if at_hand(labels) and bool(missing.any()):
+    if seen(labels) and bool(missing.any()):
         number, place = missing.nonzero()[0].tolist()
         raise EnergyError(
             f"`{objective}` needs every label, since each step is given those before it, and step {place} of example "

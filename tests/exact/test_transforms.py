@@ -193,6 +193,17 @@ def test_second_derivatives(name: str) -> None:
     torch.testing.assert_close(jacrev(grad(total))(u), curve)
 
 
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_second_derivatives_of_a_function_of_the_log_partition(name: str) -> None:
+    """The weight of the gradient depends on the scores as well: the Hessian of log Z squared."""
+    u = scores(name, 1, forbidden=False)[0]
+
+    def total(one: Tensor) -> Tensor:
+        return posterior(name, one).log_partition.square().sum()
+
+    torch.testing.assert_close(torch.autograd.functional.hessian(total, u), jacfwd(grad(total))(u))
+
+
 @pytest.mark.parametrize("ruled_out", ["one label", "every label"])
 @pytest.mark.parametrize("name", [name for name in STRUCTURES if name != "latent"])
 def test_divergence_from_a_model_that_rules_out_what_the_other_does_not(name: str, ruled_out: str) -> None:
