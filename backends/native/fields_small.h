@@ -32,13 +32,6 @@ template <class T> struct Rows {
     INLINE const T* operator[](int64_t number) const { return data + number * stride; }
 };
 
-// A number in every lane.  By way of memory: in clones for vectors wider than the base's the compiler would insert it lane by lane.
-template <class T> INLINE V<T> repeated(T x) {
-    T lanes[Lanes<T>::count];
-    for (T& lane : lanes) lane = x;
-    return load<T>(lanes);
-}
-
 // Rows that are read next: asked for a few lines at a time, while others are worked on, so that nobody waits for memory.
 class Ahead {
   public:
