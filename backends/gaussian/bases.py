@@ -113,11 +113,11 @@ class Transform(Base):
     def _eigenvalues(self, paths: Sequence[Tensor]) -> Tensor:
         """[B or 1, ...]: sums over dims of those of their paths."""
         ones = [1] * len(paths)
-        total = self.form.ridge.reshape(-1, *ones)
+        total, weights = self.form.ridge.reshape(-1, *ones), self.weights.reshape(*self.weights.shape[:2], *ones)
         for number, axis in enumerate(self.axes):
-            along = [1, *ones]
-            along[1 + axis] = paths[axis].shape[0]
-            total = total + self.weights[:, number].reshape(-1, *ones) * paths[axis].reshape(along)
+            along = ones.copy()
+            along[axis] = paths[axis].shape[0]
+            total = torch.addcmul(total, weights[:, number], paths[axis].reshape(along))
         return total.expand(-1, *(path.shape[0] for path in paths))
 
     @cached_property

@@ -94,7 +94,7 @@ class Iterative(Solver):
         x, iterations, residual, negative, worst = found
         fine = worst <= wanted * 1.01
         definite = ~negative if fine else ~negative & self._sound()
-        converged = residual <= wanted * 1.01
+        converged = definite if fine else residual <= wanted * 1.01
         self._last = Outcome(definite, converged, residual, iterations)
         return x, Outcome(definite, converged, residual, iterations, seen_fine=fine)
 

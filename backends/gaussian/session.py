@@ -411,7 +411,7 @@ class FieldSession(Session):
 
 def _sound(x: Tensor, outcome: Outcome) -> Tensor:
     """Fields [B, M, N], NaN where the matrix of an example is not positive definite."""
-    if outcome.seen_fine or (x.device.type == "cpu" and bool(outcome.definite.all())):
+    if x.device.type == "cpu" and (outcome.is_fine() or bool(outcome.definite.all())):
         return x
     return x.masked_fill(~outcome.definite[:, None, None], float("nan"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,18 +56,21 @@ class Outcome:
         """[B] bool: whether so few digits are right that somebody should know; `None` where nothing shows it."""
         if self.condition is None:
             return None
-        return self.condition * torch.finfo(self.condition.dtype).eps > LEAST
+        return self.condition > LEAST / torch.finfo(self.condition.dtype).eps
 
     def is_fine(self) -> bool:
-        """Whether nothing points at a problem; waits for the device."""
-        if self.seen_fine:
-            return True
-        if not bool(self.definite.all()) or not (self.converged is None or bool(self.converged.all())):
+        """Whether nothing points at a problem; waits for the device, unless it was seen before."""
+        if not self.seen_fine:
+            self.seen_fine = self._looks_fine()
+        return self.seen_fine
+
+    def _looks_fine(self) -> bool:
+        if self.answer is None or not self.definite.all() or not (self.converged is None or self.converged.all()):
             return False
         inexact = self.inexact()
-        if inexact is not None and bool(inexact.any()):
+        if inexact is not None and inexact.any():
             return False
-        return self.answer is not None and bool(self.answer.detach().sum().isfinite())
+        return math.isfinite(self.answer.detach().sum())
 
 
 class Solver(ABC):

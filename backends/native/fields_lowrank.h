@@ -184,18 +184,27 @@ template <class T> int64_t slope_room(int64_t rank, int64_t rows) { return (3 * 
 
 // The adjoint of one panel, in place of Aᵀ inner, and the sum of adjoint times solution over positions that are present.
 template <class T> INLINE double finish_adjoint(const Slope<T>& to_do, int64_t n, int64_t width, T* adjoint, const T* solution) {
+    constexpr int lanes = Lanes<T>::count;
     const Rows<T> back = to_do.given.fields;
+    const Inverse<T> by = to_do.by;
     double total = 0;
     for (int64_t c = 0; c < to_do.given.rows; ++c) {
-        T *__restrict own = adjoint + c * PITCH<T>, *out = to_do.adjoint + c * back.stride + n;
+        T *__restrict own = adjoint + c * PITCH<T>, *__restrict out = to_do.adjoint + c * back.stride + n;
         const T *__restrict from = back[c] + n, *__restrict x = solution + c * PITCH<T>;
-        for (int64_t k = 0; k < width; ++k) own[k] = from[k] - own[k];
-        rescale_panel<T>(own, n, width, to_do.by, out);
-        std::memcpy(own, out, width * sizeof(T));
-        if (to_do.by.present)
-            for (int64_t k = 0; k < width; ++k) total += to_do.by.present[n + k] ? static_cast<double>(own[k]) * x[k] : 0.0;
-        else
-            dots<T, 1, 1>({own, 0}, {x, 0}, round_up(width, STEP<T>), &total, 1);
+        V<T> sum{};
+        int64_t k = 0;
+        if (!by.present)
+            for (; k + lanes <= width; k += lanes) {
+                const V<T> found = (load<T>(from + k) - load<T>(own + k)) * by.scale;
+                store<T>(own + k, found);
+                store<T>(out + k, found);
+                sum += found * load<T>(x + k);
+            }
+        total += static_cast<double>(horizontal_sum<T>(sum));
+        for (; k < width; ++k) {
+            own[k] = out[k] = (from[k] - own[k]) * (by.present ? by[n + k] : by.scale);
+            if (!by.present || by.present[n + k]) total += static_cast<double>(own[k]) * x[k];
+        }
     }
     return total;
 }

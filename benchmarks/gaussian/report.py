@@ -69,6 +69,18 @@ def _cell(row: Row, peer: str) -> str:
     return short(middle) if pairs == 1 else f"{short(middle)} ({short(low)} to {short(high)})"
 
 
+def limit_table() -> str:
+    """Milliseconds that low-rank fields take at least, and by what; those that they take; a third of scipy's."""
+    lines = []
+    for row in results.load("limit")["rows"]:
+        side, rank, batch = row["size"]
+        figures = [*row["parts"], row["floor"], row["ours"], row["third"]]
+        within = "yes" if row["floor"] < row["third"] else "no"
+        lines.append([f"{side}², {rank} dims, batch {batch}", *map(short, figures), within])
+    head = ("field", "multiply-adds", "reading", "writing", "floor", "ours", "scipy / 3", "bar within reach")
+    return table(head, lines) if lines else "Not measured."
+
+
 def memory_table() -> str:
     """Fields beyond inputs and gradients."""
     lines = [
@@ -97,6 +109,9 @@ def made() -> str:
             "the bounded matrix and do bare solves: scipy makes no gradient of the embeddings.\n\n"
             + speed_table("lowrank"),
             "With two threads on both sides:\n\n" + speed_table("lowrank-2"),
+            "What low-rank fields take at least, forward + backward, in milliseconds: multiply-adds at the speed of "
+            "matrix products, reading the embeddings twice, writing their gradient once. The bar of three times scipy "
+            "is within reach where the floor is below a third of its time.\n\n" + limit_table(),
             "### Grids\n\nWeights between 0 and 2 for each edge, or constant; float32, residual 1e-6.\n\n"
             + speed_table("grids"),
             "### Memory of fields\n\nThe peak of a fresh process over forward and backward.\n\n" + memory_table(),

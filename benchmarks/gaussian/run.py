@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.exact.report import short
 from benchmarks.exact.timing import in_threads
 
-COMMANDS = ("lowrank", "grids", "memory", "condition")
+COMMANDS = ("lowrank", "grids", "memory", "condition", "limit")
 DOCS = Path(__file__).parents[2] / "docs" / "performance.md"
 
 
