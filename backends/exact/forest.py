@@ -220,6 +220,8 @@ class _LogPartition(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         unary, pair = ctx.saved_tensors
         if torch.is_grad_enabled():
+            # Under other names: the gradient by these leaves out that the weight may depend on the scores too.
+            unary, pair = unary.view_as(unary), pair.view_as(pair)
             total = ctx.forest.by_levels(unary, pair)
             weighted = (total.masked_fill(total.isneginf(), 0) * gradients[0]).sum()
             wanted = [one for one in (unary, pair) if one.requires_grad]

@@ -93,6 +93,7 @@ def models(name: str) -> tuple[em.EnergyModel, em.EnergyModel]:
 
 def scores(name: str, count: int = 2, forbidden: bool = True) -> Tensor:
     """[count, *dims, labels], with a score of -inf in each example."""
+    models(name)  # whose parameters are drawn, which `vmap` would refuse
     made = torch.randn(count, *STRUCTURES[name][1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     if forbidden:
         made.view(count, -1, made.shape[-1])[:, 1, 0] = float("-inf")
@@ -191,6 +192,17 @@ def test_second_derivatives(name: str) -> None:
     assert curve.isfinite().all()
     torch.testing.assert_close(curve, torch.autograd.functional.hessian(total, u))
     torch.testing.assert_close(jacrev(grad(total))(u), curve)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_second_derivatives_of_a_function_of_the_log_partition(name: str) -> None:
+    """The weight of the gradient depends on the scores as well: the Hessian of log Z squared."""
+    u = scores(name, 1, forbidden=False)[0]
+
+    def total(one: Tensor) -> Tensor:
+        return posterior(name, one).log_partition.square().sum()
+
+    torch.testing.assert_close(torch.autograd.functional.hessian(total, u), jacfwd(grad(total))(u))
 
 
 @pytest.mark.parametrize("ruled_out", ["one label", "every label"])
