@@ -93,6 +93,7 @@ def models(name: str) -> tuple[em.EnergyModel, em.EnergyModel]:
 
 def scores(name: str, count: int = 2, forbidden: bool = True) -> Tensor:
     """[count, *dims, labels], with a score of -inf in each example."""
+    models(name)  # whose parameters are drawn, which `vmap` would refuse
     made = torch.randn(count, *STRUCTURES[name][1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     if forbidden:
         made.view(count, -1, made.shape[-1])[:, 1, 0] = float("-inf")
