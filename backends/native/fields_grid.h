@@ -139,11 +139,11 @@ template <class T, class A, int D, bool CONSTANT> class Row {
 
     template <class Sink> INLINE void vector(int64_t x, V<A> counted, Sink& sink) const {
         const V<A> own = widened<A>(own_ + x);
-        V<A> value = own * (varying_ ? widened<A>(diagonal_ + x) : repeated<A>(*diagonal_));
+        V<A> value = own * (varying_ ? widened<A>(diagonal_ + x) : all<A>(*diagonal_));
         for (int64_t d = 0; d < count(); ++d) {
             const V<A> forth = own - widened<A>(ahead_[d] + x), back = own - widened<A>(behind_[d] + x);
             if constexpr (CONSTANT)
-                value += forth * repeated<A>(ahead_constant_[d]) + back * repeated<A>(behind_constant_[d]);
+                value += forth * all<A>(ahead_constant_[d]) + back * all<A>(behind_constant_[d]);
             else
                 value += forth * widened<A>(ahead_weights_[d] + x) + back * widened<A>(behind_weights_[d] + x);
         }
