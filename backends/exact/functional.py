@@ -69,8 +69,10 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
     _check_labels(unary, labels)
     if native.serves(unary, steps):
         found = native.log_likelihood(unary, steps, lengths, labels)
-        if found is not None:
-            return found
+    else:
+        found = recursion.chain_likelihood(_potentials(unary, steps, lengths), labels)
+    if found is not None:
+        return found
     if labels.device.type == "cpu" and not torch.compiler.is_compiling() and not followed():
         strange = (labels < -1) | (labels >= unary.shape[2])
         if lengths is not None:

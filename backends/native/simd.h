@@ -11,13 +11,4 @@
 
 namespace energyml {
 #include "vectors.h"
-
-// A number in every lane, inside of loops.  By way of memory: where the base has narrower vectors than a clone, the compiler would insert it
-// lane by lane (`all`).
-template <class T> INLINE V<T> repeated(T x) {
-    T lanes[Lanes<T>::count];
-    for (T& lane : lanes) lane = x;
-    return load<T>(lanes);
-}
-
 }  // namespace energyml

@@ -81,9 +81,9 @@ class TorchPath:
 
     @staticmethod
     def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | None) -> Tensor:
-        potentials = Potentials(unary, pair[None, None], lengths)
-        gold = recursion.chain_score(potentials, labels.unsqueeze(1)).squeeze(1)
-        return gold - recursion.chain_log_partition(potentials)
+        found = recursion.chain_likelihood(Potentials(unary, pair[None, None], lengths), labels)
+        assert found is not None  # every cell has a label
+        return found
 
     @staticmethod
     def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Tensor:
