@@ -145,8 +145,8 @@ class Batch:
     fixed: Mapping[str, Tensor] = field(default_factory=dict)
     _frames: dict[Counted, Mapping[str, Along]] = field(default_factory=dict, repr=False, compare=False)
     _cells: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
-    _exists: Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
-    checked: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _exists: Mapping[str, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
+    checked: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
     @property
