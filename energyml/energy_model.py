@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -163,19 +164,28 @@ class EnergyModel(nn.Module):
     def _backend(self, using: str | Selection | None) -> tuple[Backend, Verdict]:
         key = using if isinstance(using, str) else str(using)
         if torch.compiler.is_compiling():
-            found: tuple[Backend, Verdict] = getattr(self._settled, self._settle_backend(key))
+            found: tuple[Backend, Verdict] = getattr(self._settled, self._settle("backend", key))
             return found
-        ready = self._ready.get(key)
-        return self._prepared(key, using) if ready is None else ready
+        return self._prepared(key, using)
 
     @settled
-    def _settle_backend(self, key: str) -> str:
-        """The name of a backend that is made, or found, while code is compiled."""
-        using = None if key == "None" else key
-        return self._settled.keep(key, lambda: self._ready.get(key) or self._prepared(key, using))
+    def _settle(self, kind: str, text: str) -> str:
+        """The name of a backend, an objective or the function behind one, found while code is compiled."""
+        make: Callable[[], object]
+        if kind == "backend":
+            make = partial(self._prepared, text, None if text == "None" else text)
+        elif kind == "objective":
+            make = partial(self._read_objective, text)
+        else:
+            card = cards.find("objective", text)
+            assert card is not None
+            make = partial(cards.implementation, card)
+        return self._settled.keep((kind, text), make)
 
     def _prepared(self, key: str, using: str | Selection | None) -> tuple[Backend, Verdict]:
-        """Plan, make the backend, and keep it."""
+        """The backend that serves; planned, made and kept when it is asked for the first time."""
+        if key in self._ready:
+            return self._ready[key]
         made = self.plan(using)
         refusal = made.verdict.refusal
         if refusal is not None:
@@ -431,7 +441,7 @@ class EnergyModel(nn.Module):
                 )
             return stages[0]
         if torch.compiler.is_compiling():
-            found: Selection = getattr(self._settled, self._settle_objective(objective))
+            found: Selection = getattr(self._settled, self._settle("objective", objective))
             return found
         return self._read_objective(objective)
 
@@ -439,22 +449,10 @@ class EnergyModel(nn.Module):
         """The function behind an objective."""
         found: Callable[[Posterior, Mapping[str, Tensor], Selection], Tensor]
         if torch.compiler.is_compiling():
-            found = getattr(self._settled, self._settle_loss(objective.name))
+            found = getattr(self._settled, self._settle("loss", objective.name))
         else:
             found = cards.implementation(objective.card)
         return found
-
-    @settled
-    def _settle_loss(self, name: str) -> str:
-        """The name of the function behind an objective, imported while code is compiled."""
-        card = cards.find("objective", name)
-        assert card is not None
-        return self._settled.keep(("loss", name), lambda: cards.implementation(card))
-
-    @settled
-    def _settle_objective(self, objective: str) -> str:
-        """The name of an objective that is read while code is compiled."""
-        return self._settled.keep(("objective", objective), lambda: self._read_objective(objective))
 
     def _read_objective(self, objective: str) -> Selection:
         from energyml.driver import read_choice

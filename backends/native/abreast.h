@@ -77,7 +77,8 @@ template <class T> struct Group {
         return high;
     }
 
-    // A cell [labels, lanes] times a number for each chain into [batch, T, labels], for the chains that have the cell and are in use.
+    // A cell [labels, lanes], the product of two (or one, and null), times a number for each chain into [batch, T, labels], for the
+    // chains that have the cell and are in use.
     INLINE void write(int64_t t, const T* left, const T* right, V<T> by, T* out) const {
         const int64_t labels = chain.labels, size = chain.size;
         const bool inside = (size - 1 - t) * labels >= lanes - labels;
@@ -85,8 +86,10 @@ template <class T> struct Group {
         for (int64_t next = 0; next < labels; next += lanes) {
             const int64_t column = std::max<int64_t>(0, std::min(next, labels - lanes));
             const int width = static_cast<int>(std::min<int64_t>(lanes, labels));
-            for (int c = 0; c < lanes; ++c)
-                block[c] = c < width ? load(left + (column + c) * lanes) * load(right + (column + c) * lanes) * by : V<T>{};
+            for (int c = 0; c < lanes; ++c) {
+                const int64_t at = (column + c) * lanes;
+                block[c] = c >= width ? V<T>{} : right ? load(left + at) * load(right + at) * by : load(left + at) * by;
+            }
             transpose(block);
             for (int k = 0; k < count; ++k)
                 if (ends[k] >= t) store_labels<T>(out + (rows[k] * size + t) * labels, column, labels, inside, block[k]);
@@ -312,6 +315,17 @@ template <class T> static void add_outer_abreast(const T* left, const T* right, 
     }
 }
 
+// After the forward pass: chains that another tier answers, or that have no answer and get their zeros, are in use no longer.
+template <class T> static void leave_out_unanswered(Group<T>& group, const Answer<T>& answer, uint8_t tier) {
+    for (int k = 0; k < group.count; ++k) {
+        const int64_t b = group.rows[k];
+        const bool mine = answer.tier[b] == tier;
+        if (mine && answer.log_z[b] > -INFINITY) continue;
+        if (mine) clear_chain(group.chain, answer, b);
+        group.ends[k] = -1;
+    }
+}
+
 // Whether chains are worth being taken abreast: they share one table, fill most lanes, and have so few labels that rows of them are
 // slower (measured by benchmarks/exact).  Exponents are added up in as many bits as a label has.
 template <class T> static bool goes_abreast(const Chain<T>& chain, size_t count, int64_t vectors) {
@@ -326,15 +340,17 @@ template <class T> static bool sums_abreast(const Chain<T>& chain, const Answer<
     return summed && !answer.alpha && goes_abreast(chain, count, 4);
 }
 
+// Chains without cells, the last of those sorted by length, have one answer, the empty one.
+template <class T> static void answer_empty(const Chain<T>& chain, const Answer<T>& answer, std::vector<int64_t>& rows) {
+    for (; !rows.empty() && chain.length(rows.back()) == 0; rows.pop_back()) answer.log_z[rows.back()] = 0;
+}
+
 // A batch whose numbers are of the scores' own type; forward alone, or both passes.
 template <class T>
 static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::vector<int64_t>& rows, ChainPasses passes, int threads) {
     constexpr int lanes = Lanes<T>::count;
     const int64_t labels = chain.labels, cells = labels * labels, cell = labels * lanes;
-    while (!rows.empty() && chain.length(rows.back()) == 0) {
-        answer.log_z[rows.back()] = 0;
-        rows.pop_back();
-    }
+    answer_empty(chain, answer, rows);
     const int64_t count = static_cast<int64_t>(rows.size()), groups = (count + lanes - 1) / lanes;
     const bool both = passes == BOTH, outer = both && answer.pair;
     threads = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(threads, groups)));
@@ -365,13 +381,7 @@ static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::ve
         Group<T> group(chain, rows.data() + g * lanes, static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
         forward_abreast(group, table, both, alpha, emission, answer);
         if (!both) continue;
-        for (int k = 0; k < group.count; ++k) {
-            const int64_t b = group.rows[k];
-            if (answer.tier[b] != NARROW) group.ends[k] = -1;
-            if (answer.tier[b] != NARROW || answer.log_z[b] > -INFINITY) continue;
-            clear_chain(chain, answer, b);
-            group.ends[k] = -1;
-        }
+        leave_out_unanswered(group, answer, NARROW);
         backward_abreast(group, table, alpha, emission, own + 2 * kept, answer);
         if (outer) add_outer_abreast(alpha, emission + cell, group.last[0], labels, own + room - cells * lanes);
     }

@@ -7,6 +7,7 @@
 #include "viterbi.h"
 #include "batch.h"
 #include "abreast.h"
+#include "abreast_extended.h"
 #include "abreast_best.h"
 #include "driver.h"
 #include "covariance.h"

@@ -1,18 +1,15 @@
 // The work of a batch: chains are sorted by length and handed to threads in units; what a tier cannot hold goes to the next.
 
-// Whether the first cell of every chain has finite scores that spread further than down to `lowest` below the largest.
-template <class In> static bool hopeless(const Chain<In>& chain, const std::vector<int64_t>& rows, double lowest) {
-    for (int64_t b : rows) {
-        if (chain.length(b) == 0) return false;
-        const In* row = chain.row(b, 0);
-        In top = -INFINITY, bottom = INFINITY;
-        for (int64_t c = 0; c < chain.labels; ++c) {
-            top = std::max(top, row[c]);
-            if (row[c] > -INFINITY) bottom = std::min(bottom, row[c]);
-        }
-        if (!(static_cast<double>(bottom) - top < lowest)) return false;
+// Whether the first cell of a chain has finite scores that spread further than down to `lowest` below the largest.
+template <class In> static bool hopeless(const Chain<In>& chain, int64_t b, double lowest) {
+    if (chain.length(b) == 0) return false;
+    const In* row = chain.row(b, 0);
+    In top = -INFINITY, bottom = INFINITY;
+    for (int64_t c = 0; c < chain.labels; ++c) {
+        top = std::max(top, row[c]);
+        if (row[c] > -INFINITY) bottom = std::min(bottom, row[c]);
     }
-    return true;
+    return static_cast<double>(bottom) - top < lowest;
 }
 
 template <class In, class T>
@@ -20,24 +17,32 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
                         int threads) {
     if (rows.empty()) return;
     const int64_t labels = chain.labels, padded = padded_to<T>(labels), cells = labels * padded;
-    if (answer.pair && answer.pair_step && !answer.pair_example) threads = 1;  // all chains add to the same tables
-    const int64_t each = unit_size(chain, rows.size(), threads, std::numeric_limits<int32_t>::max());
-    const int64_t units = (static_cast<int64_t>(rows.size()) + each - 1) / each;
-    const bool backward = passes != FORWARD, shared = chain.stationary();
-    const bool outer = backward && answer.pair && answer.pair_step == 0;
-    const int64_t kept = passes == BOTH ? each * chain.size * padded : 0;
-    const int64_t room = (ROWS + 1 + each) * padded + (shared ? 0 : 2 * cells) + (outer ? cells : 0) + 2 * kept;
-    Buffer<T> memory(static_cast<size_t>(threads) * room + (shared ? 2 * cells : 0));
-    Packed<T> table{memory.data + threads * room, backward ? memory.data + threads * room + cells : nullptr, 0, 1, true};
+    const bool shared = chain.stationary();
+    Packed<T> table{nullptr, nullptr, 0, 1, true};
     T floor = Limits<T>::varying_floor;
-    int64_t every = 1;
     if (shared) {
         measure<T>(chain.pair, labels, Limits<T>::table_lift, table);
         floor = std::numeric_limits<T>::min() * std::max<T>(1, 1 / table.least);
-        if (!(table.least >= Limits<T>::least) || (tier != NARROW && hopeless(chain, rows, std::log(floor)))) {
-            for (int64_t b : rows) ++answer.tier[b];
-            return;
-        }
+        const bool none = !(table.least >= Limits<T>::least);
+        const auto left = std::remove_if(rows.begin(), rows.end(), [&](int64_t b) {
+            const bool gone = none || (tier != NARROW && hopeless(chain, b, std::log(floor)));
+            answer.tier[b] += gone;
+            return gone;
+        });
+        rows.erase(left, rows.end());
+        if (rows.empty()) return;
+    }
+    if (answer.pair && answer.pair_step && !answer.pair_example) threads = 1;  // all chains add to the same tables
+    const int64_t each = unit_size(chain, rows.size(), threads, std::numeric_limits<int32_t>::max());
+    const int64_t units = (static_cast<int64_t>(rows.size()) + each - 1) / each;
+    const bool backward = passes != FORWARD, outer = backward && answer.pair && answer.pair_step == 0;
+    const int64_t kept = passes == BOTH ? each * chain.size * padded : 0;
+    const int64_t room = (ROWS + 1 + each) * padded + (shared ? 0 : 2 * cells) + (outer ? cells : 0) + 2 * kept;
+    Buffer<T> memory(static_cast<size_t>(threads) * room + (shared ? 2 * cells : 0));
+    int64_t every = 1;
+    if (shared) {
+        table.forward = memory.data + threads * room;
+        table.backward = backward ? table.forward + cells : nullptr;
         exponentiate<T>(chain.pair, labels, table);
         every = rescale_every(table, labels);
     }
@@ -97,6 +102,8 @@ template <class In, class X>
 static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, ChainPasses passes,
                           int threads) {
     if (rows.empty()) return;
+    if constexpr (std::is_same_v<In, X>)
+        if (passes != BACKWARD && sums_abreast(chain, answer, rows.size())) return extended_abreast_tier<X>(chain, answer, rows, tier, passes == BOTH, threads);
     const int64_t labels = chain.labels, padded = padded_to<X>(labels), cells = labels * padded;
     const bool backward = passes != FORWARD, shared = chain.stationary(), outer = backward && answer.pair && answer.pair_step == 0;
     if (backward && answer.pair && answer.pair_step && !answer.pair_example) threads = 1;  // all chains add to the same tables

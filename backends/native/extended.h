@@ -59,9 +59,7 @@ template <class X> INLINE void split(E<X> x, V<X>& mantissa, V<X>& exponent) {
 
 // The same of a vector of scores.  Where products are fused, floats suffice: UNIT ln 2 in two parts, of which the first leaves a
 // remainder without any error, so that rounding it comes last and is made good for.
-template <class X, class In>
-INLINE void split_scores(const In* row, int64_t column, int64_t labels, bool inside, V<X>& mantissa, V<X>& exponent) {
-    const V<X> x = load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity());
+template <class X> INLINE void split_scores(V<X> x, V<X>& mantissa, V<X>& exponent) {
 #ifdef TARGET_HAS_FMA
     if constexpr (std::is_same_v<X, float>) {
         const V<X> high = all<X>(UNIT * 0.693147182464599609375f), low = all<X>(UNIT * -1.904654299957768e-9f);
@@ -77,6 +75,10 @@ INLINE void split_scores(const In* row, int64_t column, int64_t labels, bool ins
     }
 #endif
     split<X>(__builtin_convertvector(x, E<X>), mantissa, exponent);
+}
+template <class X, class In>
+INLINE void split_scores(const In* row, int64_t column, int64_t labels, bool inside, V<X>& mantissa, V<X>& exponent) {
+    split_scores<X>(load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity()), mantissa, exponent);
 }
 
 // Bring a mantissa back into its range.
