@@ -201,6 +201,10 @@ template <class In> static void run_tiers(const Chain<In>& chain, const Answer<I
         const bool adding = backward && answer.pair && answer.pair_step && !answer.pair_example;  // sums that cannot be taken back
         if (!adding) extended_tier<In, float>(chain, answer, extended, EXTENDED, BACKWARD, threads);
         rows = rows_of_tier(chain, fresh, WIDE, backward);
+        if (passes != BACKWARD && sums_abreast(chain, answer, rows.size()) && chain.labels <= 2 * Lanes<In>::count) {
+            for (int64_t b : rows) ++answer.tier[b];  // so few labels take no longer abreast with exponents than in rows of doubles
+            rows.clear();
+        }
         scaled_tier<In, double>(chain, fresh, rows, WIDE, again, threads);
         rows = rows_of_tier(chain, fresh, EXTENDED, backward);
         if (adding) {
