@@ -323,7 +323,7 @@ def test_second_derivatives_where_the_incoming_gradient_depends_on_the_scores() 
     assert torch.autograd.gradgradcheck(lambda s: model.infer(using="exact", s=s).log_partition.square(), (scores,))
 
 
-@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("engine", ["auto", "torch"])
 @pytest.mark.parametrize("kind", ["alike", "apart", "sets", "half", "contradicted"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_what_programs_know_and_what_tables_rule_out(engine: str, kind: str, masked: bool) -> None:
