@@ -61,7 +61,9 @@ def _demand(potentials: Potentials) -> None:
 
 def _native_log_partition(potentials: Potentials) -> Tensor:
     _demand(potentials)
-    return native.log_partition(potentials.scores, potentials.steps, potentials.count)
+    found = native.log_partition(potentials.scores, potentials.steps, potentials.count)
+    assert found is not None
+    return found
 
 
 def _native_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None] | None:
@@ -82,7 +84,9 @@ def _native_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
 
 def _native_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
     _demand(potentials)
-    labels, score = native.viterbi(potentials.scores, potentials.steps, potentials.count)
+    found = native.viterbi(potentials.scores, potentials.steps, potentials.count)
+    assert found is not None
+    labels, score = found
     if potentials.tracked:
         return chain_answers(potentials, labels.unsqueeze(1), score.unsqueeze(1))
     return labels.unsqueeze(1), score.unsqueeze(1)

@@ -25,38 +25,25 @@ from energyml.transforms import followed
 __all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals", "chain_nll_and_grad"]
 
 
-def _checked(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Tensor:
-    """Pair scores as [C, C], which the kernels take as they are, or as [B or 1, T-1 or 1, C, C]."""
+def _potentials(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Potentials:
+    """The scores for the torch recursion, or what is wrong with their sizes."""
     form, shape = unary.shape, pair.shape
     if lengths is not None and (lengths.ndim != 1 or len(lengths) != form[0]):
         raise ValueError(f"expected lengths {list(form[:1])}, one for each chain, found {list(lengths.shape)}")
-    if len(form) == 3 and len(shape) > 1 and shape[-1] == shape[-2] == form[2]:
-        if len(shape) == 2:
-            return pair
-        lead = (1, *shape[:-2]) if len(shape) == 3 else shape[:-2]
-        if len(lead) == 2 and lead[0] in (1, form[0]) and lead[1] in (1, form[1] - 1):
-            return pair.reshape(*lead, *shape[-2:])
+    if len(form) == 3 and 2 <= len(shape) <= 4 and shape[-1] == shape[-2] == form[2]:
+        lead = (1, 1, *shape[:-2])[-2:]
+        if lead[0] in (1, form[0]) and lead[1] in (1, max(0, form[1] - 1)):
+            return Potentials(unary, pair.reshape(*lead, *shape[-2:]), lengths)
     raise ValueError(
         f"expected unary [B, T, C] and pair [C, C], [T-1, C, C] or [B, 1 or T-1, C, C]; "
         f"found {list(unary.shape)} and {list(pair.shape)}"
     )
 
 
-def _check_labels(unary: Tensor, labels: Tensor) -> None:
-    if labels.shape != unary.shape[:2]:
-        raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
-
-
-def _potentials(unary: Tensor, steps: Tensor, lengths: Tensor | None) -> Potentials:
-    return Potentials(unary, steps if steps.dim() == 4 else steps[None, None], lengths)
-
-
 def chain_log_partition(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:
     """[B]: log Z of each chain, -inf where nothing is allowed; differentiable twice.  Cost: O(B T C²)."""
-    steps = _checked(unary, pair, lengths)
-    if native.serves(unary, steps):
-        return native.log_partition(unary, steps, lengths)
-    return recursion.chain_log_partition(_potentials(unary, steps, lengths))
+    found = native.log_partition(unary, pair, lengths)
+    return recursion.chain_log_partition(_potentials(unary, pair, lengths)) if found is None else found
 
 
 def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -65,12 +52,13 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
     Differentiable twice; the native kernels compute score, log Z and gradients in one entry of the tape.  A label of
     -1 where a cell exists leaves that cell open.
     """
-    steps = _checked(unary, pair, lengths)
-    _check_labels(unary, labels)
-    if native.serves(unary, steps):
-        found = native.log_likelihood(unary, steps, lengths, labels)
-    else:
-        found = recursion.chain_likelihood(_potentials(unary, steps, lengths), labels)
+    found = native.log_likelihood(unary, pair, lengths, labels)
+    if found is None:
+        potentials = _potentials(unary, pair, lengths)
+        if labels.shape != unary.shape[:2]:
+            raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
+        if not native.serves(unary, pair):
+            found = recursion.chain_likelihood(potentials, labels)
     if found is not None:
         return found
     if labels.device.type == "cpu" and not torch.compiler.is_compiling() and not followed():
@@ -81,7 +69,7 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
             raise native.no_such_label(unary.shape[2])
     known = labels.unsqueeze(-1) == torch.arange(unary.shape[2], device=unary.device)
     clamped = unary.masked_fill(~(known | (labels < 0).unsqueeze(-1)), float("-inf"))
-    return difference(chain_log_partition(clamped, steps, lengths), chain_log_partition(unary, steps, lengths))
+    return difference(chain_log_partition(clamped, pair, lengths), chain_log_partition(unary, pair, lengths))
 
 
 def chain_nll_and_grad(
@@ -93,12 +81,9 @@ def chain_nll_and_grad(
     the tape takes longer than the chains.  A network goes on from there with `scores.backward(by_unary)`.
     inf, with zero gradients, where labels are forbidden.  Cost: O(B T C²).
     """
-    steps = _checked(unary, pair, lengths)
-    _check_labels(unary, labels)
-    if native.serves(unary, steps):
-        found = native.nll_and_slopes(unary, steps, lengths, labels)
-        if found is not None:
-            return found[0], found[1], found[2].reshape(pair.shape)
+    found = native.nll_and_slopes(unary, pair, lengths, labels)
+    if found is not None:
+        return found
     with torch.enable_grad():
         cells, table = unary.detach().requires_grad_(), pair.detach().requires_grad_()
         loss = -chain_log_prob(cells, table, labels, lengths)
@@ -111,19 +96,19 @@ def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) 
 
     The gradient of `chain_log_partition` by `unary` is the same, differentiable.  Cost: O(B T C²).
     """
-    steps = _checked(unary, pair, lengths)
-    if native.serves(unary, steps):
-        return native.marginals(unary, steps, lengths)[0]
-    potentials = _potentials(unary.detach(), steps.detach(), lengths)
-    found = recursion.chain_marginals(potentials, False)[0]
-    return found if potentials.exists is None else found.masked_fill(~potentials.exists.unsqueeze(-1), 0)
+    found = native.marginals(unary, pair, lengths)
+    if found is not None:
+        return found[0]
+    potentials = _potentials(unary.detach(), pair.detach(), lengths)
+    cells = recursion.chain_marginals(potentials, False)[0]
+    return cells if potentials.exists is None else cells.masked_fill(~potentials.exists.unsqueeze(-1), 0)
 
 
 def chain_best(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The best labels [B, T] and their scores [B]; -1 where there is no cell or no answer.  Cost: O(B T C²)."""
-    steps = _checked(unary, pair, lengths)
-    if native.serves(unary, steps):
-        return native.viterbi(unary, steps, lengths)
+    found = native.viterbi(unary, pair, lengths)
+    if found is not None:
+        return found
     with torch.no_grad():
-        labels, scores = recursion.chain_best(_potentials(unary, steps, lengths), 1)
+        labels, scores = recursion.chain_best(_potentials(unary, pair, lengths), 1)
     return labels[:, 0].masked_fill(scores.isneginf(), ABSENT), scores[:, 0]

@@ -69,7 +69,9 @@ template <class T> struct Group {
             for (int k = 0; k < lanes; ++k) block[k] = load_labels<T>(row[k], column, labels, reads_inside(row[k], lanes, chain.end()), nothing);
             transpose(block);
             const int width = static_cast<int>(std::min<int64_t>(lanes, labels));
-            for (int c = 0; c < width; ++c) {
+#pragma GCC unroll 8
+            for (int c = 0; c < lanes; ++c) {  // vectors that stay in registers, where a loop up to `width` would copy memory
+                if (c >= width) break;
                 store(out + (column + c) * lanes, block[c]);
                 high = larger<T>(block[c], high);
             }

@@ -5,14 +5,20 @@ template <class T> struct BestGroup {
     const Group<T>& group;
     const T* lines;  // [labels, 2 lanes]: the table, a line in two vectors
     T* delta;        // [T, labels, lanes]: the best scores of ways into each label
-    T* unary;        // [labels, lanes]
+    T* unary;        // [labels, lanes]; on the way back, scores of ways into a label
     I<T>* path;      // [T]: the labels of all chains
 };
+
+// The first label of each chain whose score is the largest.  Apart from finding the largest: the next comparison need not wait then.
+template <class T> INLINE I<T> first_of(const T* scores, int64_t labels, V<T> largest) {
+    I<T> place = I<T>{};
+    for (int64_t c = labels; c-- > 0;) place = load(scores + c * Lanes<T>::count) == largest ? static_cast<typename Lanes<T>::Whole>(c) - I<T>{} : place;
+    return place;
+}
 
 // The best scores of all ways; returns the best last label of each chain and whether it has an answer.
 template <class T> static I<T> best_ways(const BestGroup<T>& given, I<T>& found) {
     constexpr int lanes = Lanes<T>::count;
-    typedef typename Lanes<T>::Whole Whole;
     const Group<T>& group = given.group;
     const int64_t labels = group.chain.labels, size = group.size();
     const V<T> nothing = all<T>(-std::numeric_limits<T>::infinity());
@@ -31,9 +37,7 @@ template <class T> static I<T> best_ways(const BestGroup<T>& given, I<T>& found)
         }
         const I<T> ends = group.ends == group.at(t);
         if (any<T>(ends)) {
-            I<T> place = I<T>{};
-            for (int64_t c = labels; c-- > 0;) place = load(here + c * lanes) == high ? static_cast<Whole>(c) - I<T>{} : place;
-            last = ends ? place : last;
+            last = ends ? first_of(here, labels, high) : last;
             found |= ends & (high > nothing);
         }
         if (t % RECENTRE_EVERY) continue;
@@ -46,20 +50,19 @@ template <class T> static I<T> best_ways(const BestGroup<T>& given, I<T>& found)
 // The labels of all chains, from their last ones back.
 template <class T> static void way_back(const BestGroup<T>& given, I<T> last) {
     constexpr int lanes = Lanes<T>::count;
-    typedef typename Lanes<T>::Whole Whole;
     const Group<T>& group = given.group;
     const int64_t labels = group.chain.labels, size = group.size();
     I<T> label = given.path[group.last[0]] = last;
     for (int64_t t = group.last[0] - 1; t >= 0; --t) {
         const T* here = given.delta + t * size;
         V<T> best = all<T>(-std::numeric_limits<T>::infinity());
-        I<T> place = I<T>{}, index = I<T>{};
-        for (int64_t i = 0; i < labels; ++i, index += static_cast<Whole>(1)) {
+        for (int64_t i = 0; i < labels; ++i) {
             const T* line = given.lines + i * 2 * lanes;
             const V<T> x = load(here + i * lanes) + __builtin_shuffle(load(line), load(line + lanes), label);
-            place = x > best ? index : place;
             best = larger<T>(x, best);
+            store(given.unary + i * lanes, x);
         }
+        const I<T> place = first_of(given.unary, labels, best);
         label = given.path[t] = group.ends > group.at(t) ? place : last;
     }
 }

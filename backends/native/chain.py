@@ -7,7 +7,7 @@ magnitude.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +17,24 @@ from energyml.backends.exact.recording import entered
 from energyml.backends.exact.recursion import chain_log_partition, chain_score
 from energyml.backends.native import kernels
 
-# Work for each thread below which a second one costs more than it brings, in multiply-adds; what is done for each label
-# of a cell counts as forty (measured by benchmarks/exact).
+# Work for each thread below which a second one costs more than it brings, in multiply-adds (by benchmarks/exact).
 WORTH_A_THREAD = 1_000_000
 
 # Marginals of steps that are kept for a gradient: 256 MB in float32.
 LARGEST = 2**26
 
-_FORWARD, _BACKWARD, _BOTH = range(3)
-
 # By their names: a call on a small batch is short enough for every look-up to count.
 is_compiling, transforms_active = torch.compiler.is_compiling, torch._C._are_functorch_transforms_active
 _LANES = {torch.float32: 8, torch.float64: 4}
+
+# A batch of chains as the kernels take it: unaries, pair scores, lengths.
+Chains = tuple[Tensor, Tensor, Tensor | None]
+
+if kernels is not None:
+    kernels.introduce(
+        Tensor, torch.nn.Parameter, torch.empty_like, torch.get_num_threads, torch.float32, torch.float64, torch.int64,
+        getattr(Tensor, "__dlpack_c_exchange_api__", None),
+    )  # fmt: skip
 
 
 def serves(unary: Tensor, pair: Tensor) -> bool:
@@ -48,36 +54,38 @@ def no_such_label(count: int) -> ValueError:
     return ValueError(f"labels must lie between 0 and {count - 1}, or be -1 where they are not known")
 
 
-def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor:
-    """[B]: the log-partition of chains; O(B T C²).
+def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor | None:
+    """[B]: the log-partition of chains; O(B T C²).  `None` where the kernels do not serve, here and below.
 
     Differentiable; the second derivative goes through the torch recursion.
 
     Args:
         unary: [B, T, C] scores of the labels of each cell.
-        pair: [C, C] scores of neighbouring labels (earlier, later), or [B or 1, T-1 or 1, C, C].
+        pair: [C, C] scores of neighbouring labels (earlier, later), [T-1, C, C] or [B or 1, T-1 or 1, C, C].
         count: [B] how many cells each chain has, or `None` when all have T.
     """
-    run = _Run(unary, pair, count)
+    value: Tensor | None
     if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
-        value: Tensor = entered(_LogPartition, unary, pair, run)
-        return value
-    return run.forward(None, None)
+        chains = _plain(unary, pair, count)
+        value = None if chains is None else entered(_LogPartition, unary, pair, chains)
+    else:
+        value = _asked("chain_log_partition", unary, pair, count)
+    return value
 
 
 def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Tensor) -> Tensor | None:
     """[B]: the log-probability of labels [B, T] of all cells that exist; one tape entry for score and log-partition.
 
     -inf, with zero gradients, where the labels are forbidden.  Arguments, cost and derivatives as for `log_partition`.
-    `None` when a cell that exists has no label between 0 and C - 1.
+    `None` also when a cell that exists has no label between 0 and C - 1.
     """
-    run = _Run(unary, pair, count)
-    by_pair = torch.is_grad_enabled() and pair.requires_grad
-    taped = by_pair or (torch.is_grad_enabled() and unary.requires_grad)
-    found = run.likelihood(labels, taped, by_pair)
+    recorded = torch.is_grad_enabled()
+    by_pair = recorded and pair.requires_grad
+    taped = by_pair or (recorded and unary.requires_grad)
+    found = _likelihood(unary, pair, count, labels, False, taped, by_pair)
     if found is None or not taped:
         return found and found[0]
-    value: Tensor = entered(_LogLikelihood, unary, pair, run, found)
+    value: Tensor = entered(_LogLikelihood, unary, pair, (count, labels), found)
     return value
 
 
@@ -88,58 +96,67 @@ def nll_and_slopes(
 
     inf, with zero gradients, where the labels are forbidden.  Otherwise as `log_likelihood`.
     """
-    run = _Run(unary, pair, count)
-    found = run.likelihood(labels, True, True)
+    found = _likelihood(unary, pair, count, labels, True, True, True)
     if found is None:
         return None
-    value, gold = found
-    by_unary, by_pair = gold.slopes or run.slopes(gold, gold.possible(-torch.ones_like(value)), True)
+    value, _, slopes = found
+    if slopes is None:
+        weight = value.new_full(value.shape, -1.0).masked_fill(value.isposinf(), 0)
+        slopes = _slopes_of(unary, pair, count, labels, weight, True)
+    by_unary, by_pair = slopes
     assert by_pair is not None
-    return value.neg_(), by_unary, by_pair
+    return value, by_unary, by_pair
 
 
-def marginals(unary: Tensor, pair: Tensor, count: Tensor | None, pairs: bool = False) -> tuple[Tensor, Tensor | None]:
+def marginals(
+    unary: Tensor, pair: Tensor, count: Tensor | None, pairs: bool = False
+) -> tuple[Tensor, Tensor | None] | None:
     """Marginals of cells [B, T, C] and, when asked, of steps [B, T-1, C, C], without gradients.
 
     All zeros where nothing exists and where a chain has no answer.  Arguments and cost as for `log_partition`.
     """
-    return _Run(unary, pair, count).both(pairs)
+    found: tuple[Tensor, Tensor | None] | None = _asked("chain_marginals", unary, pair, count, pairs)
+    return found
 
 
 def tracked_marginals(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor] | None:
     """As `marginals` of cells and steps, differentiable twice; the second derivative goes through the torch recursion.
 
-    `None` where the gradient would need more than `LARGEST` marginals of steps at once.
+    `None` also where the gradient would need more than `LARGEST` marginals of steps at once.
     """
     batch, size, labels = unary.shape
-    if batch * size * labels**2 > LARGEST:
-        return None
-    run = _Run(unary, pair, count)
-    moments: tuple[Tensor, Tensor] = entered(_Moments, unary, pair, run)
+    chains = None if batch * size * labels**2 > LARGEST else _plain(unary, pair, count)
+    moments: tuple[Tensor, Tensor] | None = None if chains is None else entered(_Moments, unary, pair, chains)
     return moments
 
 
-def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
+def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor] | None:
     """Best labels [B, T] (-1 where there is no cell or no answer) and their scores [B]; O(B T C²).
 
     Arguments as for `log_partition`.
     """
-    return _Run(unary, pair, count).best()
+    found: tuple[Tensor, Tensor] | None = _asked("chain_best", unary, pair, count)
+    return found
 
 
-class _Gold(NamedTuple):
-    """Labels [B, T], which examples [B] have a likelihood of 0 (or `None`), and the gradients of minus likelihoods.
+def _asked(question: str, unary: Tensor, pair: Tensor, count: Tensor | None, *more: Any) -> Any:
+    """What a kernel answers about tensors as they are or, where it wants others, about copies; `None`: it cannot."""
+    if kernels is None or is_compiling() or transforms_active():
+        return None
+    kernel = getattr(kernels, question)
+    found = kernel(unary, pair, count, *more, WORTH_A_THREAD)
+    if found is None and (chains := _plain(unary, pair, count)) is not None:
+        more = tuple(_whole(one) if isinstance(one, Tensor) else one for one in more)
+        found = kernel(*chains, *more, WORTH_A_THREAD)
+    return found
 
-    There are no gradients where some labels are forbidden.
-    """
 
-    labels: Tensor
-    impossible: Tensor | None
-    slopes: tuple[Tensor, Tensor | None] | None
-
-    def possible(self, weight: Tensor) -> Tensor:
-        """Weights [B], 0 for examples whose labels are forbidden."""
-        return weight if self.impossible is None else weight.masked_fill(self.impossible, 0)
+def _plain(unary: Tensor, pair: Tensor, count: Tensor | None) -> Chains | None:
+    """Chains whose numbers lie in order, as the kernels read them; `None` where the kernels do not serve."""
+    if not serves(unary, pair):
+        return None
+    unary, pair = (one if one.is_contiguous() else one.detach().contiguous() for one in (unary, pair))
+    return unary, pair, None if count is None else _whole(count)
 
 
 def _whole(numbers: Tensor) -> Tensor:
@@ -149,177 +166,90 @@ def _whole(numbers: Tensor) -> Tensor:
     return numbers.to(torch.int64).contiguous()
 
 
-class _Run:
-    """One problem as the kernels see it."""
+# Log-likelihoods [B], how many are infinite, and the gradients of minus their sum where none is.
+_Found = tuple[Tensor, int, tuple[Tensor, Tensor | None] | None]
 
-    def __init__(self, unary: Tensor, pair: Tensor, count: Tensor | None) -> None:
-        batch, size, labels = unary.shape
-        if not unary.is_contiguous():
-            unary = unary.detach().contiguous()
-        if not pair.is_contiguous():
-            pair = pair.detach().contiguous()
-        cells = labels * labels
-        self.each: tuple[int, int] = (0, 0)  # strides of the pair scores over examples and steps
-        if pair.dim() > 2 and pair.numel() != cells:
-            steps = pair.shape[1]
-            self.each = (steps * cells if pair.shape[0] != 1 else 0, cells if steps != 1 else 0)
-        lengths = None if count is None else _whole(count)
-        self.batch, self.unary, self.pair, self.lengths = batch, unary, pair, lengths
-        self.chain = (
-            unary.dtype is torch.float64, unary.data_ptr(), pair.data_ptr(),
-            0 if lengths is None else lengths.data_ptr(), batch, size, labels, *self.each,
-        )  # fmt: skip
-        self.threads = _threads(batch, size, labels)
 
-    def forward(self, kept: Tensor | None, state: Tensor | None) -> Tensor:
-        """[B]: log-partitions; `kept` and `state` are filled for the backward pass."""
-        assert kernels is not None
-        value = self.unary.new_empty(self.batch)
-        kernels.chain_run(
-            *self.chain, value.data_ptr(), _pointer(state), 0, 0, 0, 0, 0, 0, *_halves(kept), _FORWARD, self.threads
-        )
-        return value
+def _likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Tensor, *asked: bool) -> _Found | None:
+    """Log-likelihoods of labels [B, T]; `None`: not served, or a cell has no label.
 
-    def backward(self, kept: Tensor, state: Tensor, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the weighted sum of log-partitions by unary and pair scores; uses `kept` up."""
-        assert kernels is not None
-        by_unary = torch.empty_like(self.unary)
-        by_pair = torch.empty_like(self.pair) if pairs else None
-        kernels.chain_run(
-            *self.chain, 0, state.data_ptr(), weight.data_ptr(), weight.stride(0), by_unary.data_ptr(),
-            _pointer(by_pair), *self.each, *_halves(kept), _BACKWARD, self.threads,
-        )  # fmt: skip
-        return by_unary, by_pair
+    Asked for are the negative ones, gradients of minus their sum by unary scores, and these by pair scores too.
+    """
+    found: _Found | int | None = _asked("chain_likelihood", unary, pair, count, labels, *asked)
+    if found == -2:
+        raise no_such_label(unary.shape[2])
+    return None if isinstance(found, int) else found
 
-    def both(self, pairs: bool) -> tuple[Tensor, Tensor | None]:
-        """Marginals of cells and of steps."""
-        assert kernels is not None
-        batch, size, labels = self.unary.shape
-        by_unary = torch.empty_like(self.unary)
-        by_pair = self.unary.new_empty(batch, max(0, size - 1), labels, labels) if pairs else None
-        cells = labels * labels
-        kernels.chain_run(
-            *self.chain, 0, 0, 0, 0, by_unary.data_ptr(), _pointer(by_pair), (size - 1) * cells, cells, 0, 0, _BOTH,
-            self.threads,
-        )  # fmt: skip
-        return by_unary, by_pair
 
-    def slopes(self, gold: _Gold, weight: Tensor, pairs: bool) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the sum of log-likelihoods with weights [B]."""
-        assert kernels is not None
-        by_unary = torch.empty_like(self.unary)
-        by_pair = torch.empty_like(self.pair) if pairs else None
-        opposite, stride = -weight, weight.stride(0)
-        first, second = by_unary.data_ptr(), _pointer(by_pair)
-        kernels.chain_run(
-            *self.chain, 0, 0, opposite.data_ptr(), opposite.stride(0), first, second, *self.each,
-            0, 0, _BOTH, self.threads,
-        )  # fmt: skip
-        kernels.chain_counts(*self.chain, gold.labels.data_ptr(), weight.data_ptr(), stride, first, second)
-        return by_unary, by_pair
-
-    def covariances(
-        self, cells: Tensor, steps: Tensor, by_cells: Tensor | None, by_steps: Tensor | None, pairs: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Gradients by unary and pair scores of a function of the marginals, given its gradients by these."""
-        assert kernels is not None
-        by_unary = torch.empty_like(self.unary)
-        by_pair = torch.empty_like(self.pair) if pairs else None
-        given = [None if one is None else one.contiguous() for one in (by_cells, by_steps)]
-        kernels.chain_covariances(
-            *self.chain, *(_pointer(one) for one in (cells, steps, *given, by_unary, by_pair)),
-            self.threads,
-        )  # fmt: skip
-        return by_unary, by_pair
-
-    def best(self) -> tuple[Tensor, Tensor]:
-        """Best labels and their scores."""
-        assert kernels is not None
-        unary = self.unary
-        labels = unary.new_empty(self.batch, unary.shape[1], dtype=torch.int64)
-        score = unary.new_empty(self.batch)
-        kernels.chain_best(*self.chain, labels.data_ptr(), score.data_ptr(), self.threads)
-        return labels, score
-
-    def likelihood(self, labels: Tensor, slopes: bool, pairs: bool) -> tuple[Tensor, _Gold] | None:
-        """Log-likelihoods [B] of labels [B, T] and, if asked, gradients, in one call; `None`: a cell has no label."""
-        assert kernels is not None
-        labels = _whole(labels)
-        value = self.unary.new_empty(self.batch)
-        by_unary = torch.empty_like(self.unary) if slopes else None
-        by_pair = torch.empty_like(self.pair) if pairs else None
-        impossible = kernels.chain_likelihood(
-            *self.chain, labels.data_ptr(), value.data_ptr(), _pointer(by_unary), _pointer(by_pair), self.threads
-        )
-        if impossible == -2:
-            raise no_such_label(self.unary.shape[2])
-        if impossible < 0:
-            return None
-        if impossible:
-            return value, _Gold(labels, value.isneginf(), None)
-        return value, _Gold(labels, None, None if by_unary is None else (by_unary, by_pair))
-
-    def common(self, weight: Tensor) -> float | None:
-        """The weight [B] that all examples have, or `None`."""
-        assert kernels is not None
-        shared: float | None = kernels.common_weight(
-            weight.dtype is torch.float64, weight.data_ptr(), weight.stride(0), self.batch
-        )
-        return shared
-
-    def room(self) -> Tensor:
-        """What the forward pass keeps for the backward pass: two rows of padded labels for each cell."""
-        batch, size, labels = self.unary.shape
-        lanes = _LANES[self.unary.dtype]
-        return self.unary.new_empty(2, batch, size, -(-labels // lanes) * lanes)
-
-    def state(self) -> Tensor:
-        """Log-partitions, and a byte each for how they were found: what else the backward pass needs."""
-        return torch.empty(self.batch + -(-self.batch // 8), dtype=torch.float64, device="cpu")
+def _slopes_of(
+    unary: Tensor, pair: Tensor, count: Tensor | None, labels: Tensor, weight: Tensor, pairs: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the sum of log-likelihoods with weights [B]."""
+    chains = _plain(unary, pair, count)
+    assert kernels is not None and chains is not None
+    found: tuple[Tensor, Tensor | None] = kernels.chain_slopes(*chains, _whole(labels), weight, pairs, WORTH_A_THREAD)
+    return found
 
 
 class _LogPartition(torch.autograd.Function):
     """log Z; the backward pass is analytic."""
 
     @staticmethod
-    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run) -> Tensor:
+    def forward(ctx: Any, unary: Tensor, pair: Tensor, chains: Chains) -> Tensor:
+        assert kernels is not None
         ctx.save_for_backward(unary, pair)
-        ctx.run, ctx.kept, ctx.state = run, run.room(), run.state()
-        return run.forward(ctx.kept, ctx.state)
+        batch = unary.shape[0]
+        # log-partitions, and a byte each for how they were found
+        state = torch.empty(batch + -(-batch // 8), dtype=torch.float64, device="cpu")
+        ctx.chains, ctx.kept, ctx.state = chains, _room(unary), state
+        value: Tensor = kernels.chain_forward(*chains, ctx.kept, state, WORTH_A_THREAD)
+        return value
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        assert kernels is not None
         unary, pair = ctx.saved_tensors
-        run, kept = ctx.run, ctx.kept
+        chains, kept, state = ctx.chains, ctx.kept, ctx.state
         if torch.is_grad_enabled():
-            return *_differentiable(unary, pair, run.lengths, None, gradients[0]), None
+            return *_differentiable(unary, pair, chains[2], None, gradients[0]), None
         if kept is None:  # a second time through the same graph
-            kept = run.room()
-            run.forward(kept, ctx.state)
-        ctx.kept = None
-        by_unary, by_pair = run.backward(kept, ctx.state, gradients[0], ctx.needs_input_grad[1])
-        return by_unary if ctx.needs_input_grad[0] else None, by_pair, None
+            kept = _room(unary)
+            kernels.chain_forward(*chains, kept, state, WORTH_A_THREAD)
+        ctx.kept = None  # it is used up
+        needed = ctx.needs_input_grad
+        by_unary, by_pair = kernels.chain_backward(*chains, kept, state, gradients[0], needed[1], WORTH_A_THREAD)
+        return by_unary if needed[0] else None, by_pair, None
+
+
+def _room(unary: Tensor) -> Tensor:
+    """What the forward pass keeps for the backward pass: two rows of padded labels for each cell."""
+    batch, size, labels = unary.shape
+    lanes = _LANES[unary.dtype]
+    return unary.new_empty(2, batch, size, -(-labels // lanes) * lanes)
 
 
 class _Moments(torch.autograd.Function):
     """Marginals of cells and of steps; their derivatives are covariances, which two recursions give."""
 
     @staticmethod
-    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run) -> tuple[Tensor, Tensor]:
-        cells, steps = run.both(pairs=True)
-        assert steps is not None
+    def forward(ctx: Any, unary: Tensor, pair: Tensor, chains: Chains) -> tuple[Tensor, Tensor]:
+        assert kernels is not None
+        cells, steps = kernels.chain_marginals(*chains, True, WORTH_A_THREAD)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(unary, pair, cells, steps)
-        ctx.run = run
+        ctx.chains = chains
         return cells, steps
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        assert kernels is not None
         unary, pair, cells, steps = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_differentiable_covariances(unary, pair, ctx.run.lengths, gradients), None
-        by_unary, by_pair = ctx.run.covariances(cells, steps, *gradients, ctx.needs_input_grad[1])
-        return by_unary if ctx.needs_input_grad[0] else None, by_pair, None
+            return *_differentiable_covariances(unary, pair, ctx.chains[2], gradients), None
+        given = [None if one is None else one.contiguous() for one in gradients]
+        needed = ctx.needs_input_grad
+        by_unary, by_pair = kernels.chain_covariances(*ctx.chains, cells, steps, *given, needed[1], WORTH_A_THREAD)
+        return by_unary if needed[0] else None, by_pair, None
 
 
 class _LogLikelihood(torch.autograd.Function):
@@ -331,24 +261,27 @@ class _LogLikelihood(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, unary: Tensor, pair: Tensor, run: _Run, found: tuple[Tensor, _Gold]) -> Tensor:
+    def forward(ctx: Any, unary: Tensor, pair: Tensor, counted: tuple[Tensor | None, Tensor], found: _Found) -> Tensor:
         ctx.save_for_backward(unary, pair)
-        value, gold = found
-        ctx.run, ctx.gold, ctx.slopes = run, gold, gold.slopes
+        ctx.counted = counted
+        value, impossible, ctx.slopes = found
+        ctx.impossible = value.isneginf() if impossible else None
         return value
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        run, gold = ctx.run, ctx.gold
-        weight = gold.possible(gradients[0])
+        assert kernels is not None
+        count, labels = ctx.counted
+        weight = gradients[0] if ctx.impossible is None else gradients[0].masked_fill(ctx.impossible, 0)
         if torch.is_grad_enabled():
             unary, pair = ctx.saved_tensors
-            return *_differentiable(unary, pair, run.lengths, gold, weight), None, None
+            return *_differentiable(unary, pair, count, labels, weight), None, None
         slopes, ctx.slopes = ctx.slopes, None  # the caller may write into them
-        common = None if slopes is None else run.common(weight)
+        common = None if slopes is None else kernels.common_weight(weight)
         needed = ctx.needs_input_grad
         if slopes is None or common is None:
-            slopes = run.slopes(gold, weight, needed[1])
+            unary, pair = ctx.saved_tensors
+            slopes = _slopes_of(unary, pair, count, labels, weight, needed[1])
         elif common != -1:
             for one in slopes:
                 if one is not None:
@@ -357,17 +290,22 @@ class _LogLikelihood(torch.autograd.Function):
 
 
 def _differentiable(
-    unary: Tensor, pair: Tensor, lengths: Tensor | None, gold: _Gold | None, weight: Tensor
+    unary: Tensor, pair: Tensor, lengths: Tensor | None, labels: Tensor | None, weight: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients as functions that can be differentiated again, by the torch recursion."""
     cells, table = _aliases(unary, pair)
-    potentials = Potentials(cells, table if table.dim() > 2 else table[None, None], lengths)
+    potentials = Potentials(cells, _by_step(table), lengths)
     total = chain_log_partition(potentials)
     total = total.masked_fill(total.isneginf(), 0)
-    if gold is not None:
-        score = chain_score(potentials, gold.labels.unsqueeze(1)).squeeze(1)
+    if labels is not None:
+        score = chain_score(potentials, _whole(labels).unsqueeze(1)).squeeze(1)
         total = score.masked_fill(score.isneginf(), 0) - total
     return _slopes((total * weight).sum(), cells, table)
+
+
+def _by_step(pair: Tensor) -> Tensor:
+    """Pair scores as [B or 1, T-1 or 1, C, C]."""
+    return pair[(None,) * (4 - pair.dim())]
 
 
 def _aliases(unary: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
@@ -390,28 +328,10 @@ def _differentiable_covariances(
     batch, size, labels = unary.shape
     cells, table = _aliases(unary, pair)
     own = cells if cells.requires_grad else cells.detach().requires_grad_()
-    steps = (table if table.dim() > 2 else table[None, None]).expand(batch, max(0, size - 1), labels, labels)
+    steps = _by_step(table).expand(batch, max(0, size - 1), labels, labels)
     steps = steps if steps.requires_grad else steps.detach().requires_grad_()
     total = chain_log_partition(Potentials(own, steps, lengths))
     total = total.masked_fill(total.isneginf(), 0).sum()
     moments = torch.autograd.grad(total, (own, steps), create_graph=True, materialize_grads=True)
     value = torch.stack([(one * by).sum() for one, by in zip(moments, gradients, strict=True) if by is not None]).sum()
     return _slopes(value, cells, table)
-
-
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _halves(kept: Tensor | None) -> tuple[int, int]:
-    if kept is None:
-        return 0, 0
-    start = kept.data_ptr()
-    return start, start + kept.numel() // 2 * kept.element_size()
-
-
-def _threads(batch: int, size: int, labels: int) -> int:
-    work = batch * size * labels * (labels + 40)
-    if work < 2 * WORTH_A_THREAD:
-        return 1
-    return max(1, min(torch.get_num_threads(), batch, work // WORTH_A_THREAD))

@@ -1,5 +1,8 @@
-// The extension module: functions over plain pointers, dispatched to the best instruction set of the machine at run time.
-#include "calls.h"
+// The extension module of chains: tensors in, tensors out, dispatched to the best instruction set of the machine at run time.
+//
+// Functions that answer a question at once give None for tensors that are not contiguous, on the CPU and of fitting sizes: the caller
+// copies them, or goes another way.
+#include "tensors.h"
 
 #include "targets.h"
 
@@ -24,25 +27,73 @@ template <class In> static Kernels<In> chosen() {
 
 template <class In> static const Kernels<In> kernels = chosen<In>();
 
-static long long whole(PyObject* const* args, int i) { return PyLong_AsLongLong(args[i]); }
-template <class T> static T* pointer(PyObject* const* args, int i) { return reinterpret_cast<T*>(static_cast<intptr_t>(whole(args, i))); }
+// The chains of a call: (unary, pair, lengths), the first three arguments of every function.
+//   unary [B, T, C]; pair [C, C], [T-1 or 1, C, C] or [B or 1, T-1 or 1, C, C]; lengths [B] or None
+struct Given {
+    Tensor unary, pair, lengths;
+    int64_t pair_example = 0, pair_step = 0;  // strides of the pair scores, 0 where they are shared
 
-constexpr int CHAIN = 9;  // arguments that describe the chains, first of all in every function
+    int64_t batch() const { return unary.shape[0]; }
+    int64_t size() const { return unary.shape[1]; }
+    int64_t labels() const { return unary.shape[2]; }
+    template <class In> Chain<In> chain() const {
+        return {unary.as<const In>(), pair.as<const In>(), lengths.as<const int64_t>(), batch(), size(), labels(), pair_example, pair_step};
+    }
 
-// Whether every chain ends within the rows that there are; else a Python error is set.
-template <class In> static bool fits(const Chain<In>& chain) {
-    for (int64_t b = 0; b < chain.batch && chain.lengths; ++b) {
-        if (chain.lengths[b] >= 0 && chain.lengths[b] <= chain.size) continue;
-        PyErr_Format(PyExc_ValueError, "lengths must lie between 0 and %lld, found %lld at place %lld", static_cast<long long>(chain.size),
-                     static_cast<long long>(chain.lengths[b]), static_cast<long long>(b));
+    // Whether the arguments are such chains.
+    bool read(PyObject* const* args) {
+        if (!read_plain(args[0], unary) || !read_plain(args[1], pair) || unary.dims != 3 || unary.kind > DOUBLES) return false;
+        if (pair.kind != unary.kind || pair.dims < 2 || pair.shape[pair.dims - 1] != labels() || pair.shape[pair.dims - 2] != labels()) return false;
+        const int64_t examples = pair.dims == 4 ? pair.shape[0] : 1, steps = pair.dims > 2 ? pair.shape[pair.dims - 3] : 1, cells = labels() * labels();
+        if ((examples != 1 && examples != batch()) || (steps != 1 && steps != std::max<int64_t>(0, size() - 1))) return false;
+        pair_example = examples != 1 ? steps * cells : 0;
+        pair_step = steps != 1 ? cells : 0;
+        return args[2] == Py_None || (read_plain(args[2], lengths) && lengths.kind == WHOLES && lengths.dims == 1 && lengths.shape[0] == batch());
+    }
+
+    // The same for functions whose arguments have been copied already where that was needed.
+    bool demand(PyObject* const* args) {
+        if (read(args)) return true;
+        PyErr_SetString(PyExc_TypeError, "expected contiguous chains on the CPU");
         return false;
     }
-    return true;
+
+    // Whether every chain ends within the rows that there are; else a Python error is set.
+    bool fit() const {
+        const int64_t* ends = lengths.as<const int64_t>();
+        for (int64_t b = 0; ends && b < batch(); ++b) {
+            if (ends[b] >= 0 && ends[b] <= size()) continue;
+            PyErr_Format(PyExc_ValueError, "lengths must lie between 0 and %lld, found %lld at place %lld", static_cast<long long>(size()),
+                         static_cast<long long>(ends[b]), static_cast<long long>(b));
+            return false;
+        }
+        return true;
+    }
+
+    // Work without the interpreter's lock, by a function of a number of the scores' type and a count of threads.  What is done for
+    // each label of a cell counts as forty multiply-adds (measured by benchmarks/exact).
+    template <class Work> bool run(PyObject* worth, const Work& work) const {
+        if (!fit()) return false;
+        const int threads = threads_for(batch() * size() * labels() * (labels() + 40), PyLong_AsLongLong(worth), batch());
+        return threads && unlocked([&] { unary.kind == DOUBLES ? work(double(), threads) : work(float(), threads); });
+    }
+};
+
+// Whether an argument is labels [B, T].
+static bool labelled(PyObject* object, const Given& given, Tensor& out) {
+    return read_plain(object, out) && out.kind == WHOLES && out.dims == 2 && out.shape[0] == given.batch() && out.shape[1] == given.size();
 }
 
-template <class In> static Chain<In> chain_of(PyObject* const* args) {
-    return Chain<In>{pointer<const In>(args, 1), pointer<const In>(args, 2), pointer<const int64_t>(args, 3), whole(args, 4), whole(args, 5),
-                     whole(args, 6), whole(args, 7), whole(args, 8)};
+// Arguments that the caller has made, and weights [B] of any stride; else a Python error is set.
+static bool demanded(PyObject* object, Tensor& out) {
+    if (read_plain(object, out)) return true;
+    PyErr_SetString(PyExc_TypeError, "expected contiguous tensors on the CPU");
+    return false;
+}
+static bool weighted(PyObject* object, const Given& given, Tensor& out) {
+    if (read(object, out) && out.kind == given.unary.kind && out.dims == 1 && out.shape[0] == given.batch()) return true;
+    PyErr_SetString(PyExc_TypeError, "expected a weight for each chain, of the scores' own type");
+    return false;
 }
 
 // log Z and a tier for each chain, in memory of the caller's or, where that is null, in its own.
@@ -53,60 +104,136 @@ struct State {
     State(int64_t batch, double* given) : own(given ? 0 : batch + (batch + 7) / 8), log_z(given ? given : own.data), tier(reinterpret_cast<uint8_t*>(log_z + batch)) {}
 };
 
-template <class In> static bool run(PyObject* const* args) {
-    const Chain<In> chain = chain_of<In>(args);
-    PyObject* const* more = args + CHAIN;
-    Answer<In> answer{pointer<In>(more, 0), pointer<double>(more, 1), nullptr, pointer<const In>(more, 2), whole(more, 3),
-                      pointer<In>(more, 4), pointer<In>(more, 5), whole(more, 6), whole(more, 7),
-                      pointer<void>(more, 8), pointer<void>(more, 9)};
-    const int passes = static_cast<int>(whole(more, 10)), threads = static_cast<int>(whole(more, 11));
-    return fits(chain) && unlocked([&] {
-        const State state(chain.batch, answer.log_z);
-        answer.log_z = state.log_z;
-        answer.tier = state.tier;
-        kernels<In>.run(chain, answer, passes, threads);
+template <class In> static void run(const Chain<In>& chain, Answer<In> answer, ChainPasses passes, int threads) {
+    const State state(chain.batch, answer.log_z);
+    answer.log_z = state.log_z;
+    answer.tier = state.tier;
+    kernels<In>.run(chain, answer, passes, threads);
+}
+
+// Gradients by unary and, if asked, by pair scores, of their sizes.
+struct Slopes {
+    Tensor unary, pair;
+    Object by_unary, by_pair;
+
+    bool make(PyObject* const* args, bool pairs) {
+        by_unary = empty_like(args[0], unary);
+        if (by_unary && pairs) by_pair = empty_like(args[1], pair);
+        return by_unary && (by_pair || !pairs);
+    }
+    template <class In> Answer<In> answer(const Given& given) const {
+        Answer<In> found{};
+        found.unary = unary.as<In>();
+        found.pair = pair.as<In>();
+        found.pair_example = given.pair_example;
+        found.pair_step = given.pair_step;
+        return found;
+    }
+    PyObject* both() const { return PyTuple_Pack(2, by_unary.held, by_pair ? by_pair.held : Py_None); }
+};
+
+// chain_log_partition(unary, pair, lengths, worth) -> [B]
+static PyObject* chain_log_partition(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    Given given;
+    if (!counted(n, 4)) return nullptr;
+    if (!given.read(args)) Py_RETURN_NONE;
+    Tensor value;
+    Object found = empty(args[0], {given.batch()}, false, value);
+    const bool fine = found && given.run(args[3], [&](auto number, int threads) {
+        typedef decltype(number) In;
+        Answer<In> answer{};
+        answer.value = value.as<In>();
+        run<In>(given.chain<In>(), answer, FORWARD, threads);
     });
+    return fine ? found.given_away() : nullptr;
 }
 
-// chain_run(double?, unary, pair, lengths, B, T, C, pair_example, pair_step,
-//           value, state, weight, weight_stride, unary_gradient, pair_gradient, gradient_example, gradient_step, alpha, emission,
-//           passes, threads)
-// `state` has 9 bytes for each chain, log Z and a tier, which the backward pass needs from the forward pass; null where nothing is kept.
-static PyObject* chain_run(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, CHAIN + 12)) return nullptr;
-    if (!(whole(args, 0) ? run<double>(args) : run<float>(args))) return nullptr;
-    Py_RETURN_NONE;
+// chain_forward(unary, pair, lengths, kept, state, worth) -> [B]; what a backward pass needs is left in `kept` [2, B, T, padded], and in
+// `state`, 9 bytes for each chain: log Z and a tier.
+static PyObject* chain_forward(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    Given given;
+    Tensor kept, state, value;
+    if (!counted(n, 6) || !given.demand(args) || !demanded(args[3], kept) || !demanded(args[4], state)) return nullptr;
+    Object found = empty(args[0], {given.batch()}, false, value);
+    const bool fine = found && given.run(args[5], [&](auto number, int threads) {
+        typedef decltype(number) In;
+        Answer<In> answer{};
+        answer.value = value.as<In>();
+        answer.log_z = state.as<double>();
+        answer.alpha = kept.as<In>();
+        answer.emission = kept.as<In>() + kept.count() / 2;
+        run<In>(given.chain<In>(), answer, FORWARD, threads);
+    });
+    return fine ? found.given_away() : nullptr;
 }
 
-template <class In> static bool best(PyObject* const* args) {
-    const Chain<In> chain = chain_of<In>(args);
-    int64_t* labels = pointer<int64_t>(args, CHAIN);
-    In* score = pointer<In>(args, CHAIN + 1);
-    const int threads = static_cast<int>(whole(args, CHAIN + 2));
-    return fits(chain) && unlocked([&] { kernels<In>.best(chain, labels, score, threads); });
+// chain_backward(unary, pair, lengths, kept, state, weight, pairs, worth) -> gradients of the weighted sum of log-partitions
+static PyObject* chain_backward(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    Given given;
+    Tensor kept, state, weight;
+    Slopes slopes;
+    if (!counted(n, 8) || !given.demand(args) || !demanded(args[3], kept) || !demanded(args[4], state) || !weighted(args[5], given, weight)) return nullptr;
+    const bool fine = slopes.make(args, args[6] == Py_True) && given.run(args[7], [&](auto number, int threads) {
+        typedef decltype(number) In;
+        Answer<In> answer = slopes.answer<In>(given);
+        answer.log_z = state.as<double>();
+        answer.weight = weight.as<const In>();
+        answer.weight_stride = weight.strides[0];
+        answer.alpha = kept.as<In>();
+        answer.emission = kept.as<In>() + kept.count() / 2;
+        run<In>(given.chain<In>(), answer, BACKWARD, threads);
+    });
+    return fine ? slopes.both() : nullptr;
 }
 
-// chain_best(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, score, threads)
+// chain_marginals(unary, pair, lengths, pairs, worth) -> [B, T, C], and [B, T-1, C, C] or None
+static PyObject* chain_marginals(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    Given given;
+    if (!counted(n, 5)) return nullptr;
+    if (!given.read(args)) Py_RETURN_NONE;
+    const bool pairs = args[3] == Py_True;
+    const int64_t steps = std::max<int64_t>(0, given.size() - 1), cells = given.labels() * given.labels();
+    Slopes found;
+    if (!found.make(args, false)) return nullptr;
+    if (pairs) found.by_pair = empty(args[0], {given.batch(), steps, given.labels(), given.labels()}, false, found.pair);
+    const bool fine = (found.by_pair || !pairs) && given.run(args[4], [&](auto number, int threads) {
+        typedef decltype(number) In;
+        Answer<In> answer = found.answer<In>(given);
+        answer.pair_example = steps * cells;
+        answer.pair_step = cells;
+        run<In>(given.chain<In>(), answer, BOTH, threads);
+    });
+    return fine ? found.both() : nullptr;
+}
+
+// chain_best(unary, pair, lengths, worth) -> labels [B, T] and scores [B]
 static PyObject* chain_best(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, CHAIN + 3)) return nullptr;
-    if (!(whole(args, 0) ? best<double>(args) : best<float>(args))) return nullptr;
-    Py_RETURN_NONE;
+    Given given;
+    if (!counted(n, 4)) return nullptr;
+    if (!given.read(args)) Py_RETURN_NONE;
+    Tensor best, score;
+    const Object labels = empty(args[0], {given.batch(), given.size()}, true, best), scores = labels ? empty(args[0], {given.batch()}, false, score) : Object();
+    const bool fine = scores && given.run(args[3], [&](auto number, int threads) {
+        typedef decltype(number) In;
+        kernels<In>.best(given.chain<In>(), best.as<int64_t>(), score.as<In>(), threads);
+    });
+    return fine ? PyTuple_Pack(2, labels.held, scores.held) : nullptr;
 }
 
-template <class In> static bool covariances(PyObject* const* args) {
-    const Chain<In> chain = chain_of<In>(args);
-    PyObject* const* more = args + CHAIN;
-    const Moments<In> moments{pointer<const In>(more, 0), pointer<const In>(more, 1), pointer<const In>(more, 2), pointer<const In>(more, 3)};
-    const Answer<In> answer{nullptr, nullptr, nullptr, nullptr, 0, pointer<In>(more, 4), pointer<In>(more, 5), chain.pair_example, chain.pair_step, nullptr, nullptr};
-    const int threads = static_cast<int>(whole(more, 6));
-    return fits(chain) && unlocked([&] { kernels<In>.covariances(chain, moments, answer, threads); });
-}
-
-// chain_covariances(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, cells, steps, v, w, by_unary, by_pair, threads)
+// chain_covariances(unary, pair, lengths, cells, steps, v or None, w or None, pairs, worth) -> gradients of a function of the marginals
 static PyObject* chain_covariances(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, CHAIN + 7)) return nullptr;
-    if (!(whole(args, 0) ? covariances<double>(args) : covariances<float>(args))) return nullptr;
-    Py_RETURN_NONE;
+    Given given;
+    Tensor moments[4];
+    Slopes slopes;
+    if (!counted(n, 9) || !given.demand(args)) return nullptr;
+    for (int k = 0; k < 4; ++k)
+        if (args[3 + k] != Py_None && !demanded(args[3 + k], moments[k])) return nullptr;
+    const bool fine = slopes.make(args, args[7] == Py_True) && given.run(args[8], [&](auto number, int threads) {
+        typedef decltype(number) In;
+        const Moments<In> of{moments[0].as<const In>(), moments[1].as<const In>(), moments[2].as<const In>(), moments[3].as<const In>()};
+        kernels<In>.covariances(given.chain<In>(), of, slopes.answer<In>(given), threads);
+    });
+    return fine ? slopes.both() : nullptr;
 }
 
 // The scores of given labels; how many of them are -inf, -1 where a cell has no label, or -2 where there is no such label.
@@ -138,64 +265,77 @@ template <class In> static void add_counts(const Chain<In>& chain, const int64_t
     }
 }
 
-// chain_counts(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, weight, weight_stride, by_unary, by_pair)
-static PyObject* chain_counts(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, CHAIN + 5)) return nullptr;
-    PyObject* const* more = args + CHAIN;
-    const int64_t* labels = pointer<const int64_t>(more, 0);
-    const int64_t stride = whole(more, 2);
-    if (whole(args, 0))
-        add_counts(chain_of<double>(args), labels, pointer<const double>(more, 1), stride, pointer<double>(more, 3), pointer<double>(more, 4));
-    else
-        add_counts(chain_of<float>(args), labels, pointer<const float>(more, 1), stride, pointer<float>(more, 3), pointer<float>(more, 4));
-    if (PyErr_Occurred()) return nullptr;
-    Py_RETURN_NONE;
-}
-
-// Log-likelihoods of labels and, where all are possible, the gradients of minus their sum; what `score` returns.
-template <class In> static bool likelihood(PyObject* const* args, long& found) {
-    const Chain<In> chain = chain_of<In>(args);
-    Arguments more{args + CHAIN};
-    const int64_t* labels = more.pointer<const int64_t>();
-    In* value = more.pointer<In>();
-    In *unary = more.pointer<In>(), *pair = more.pointer<In>();
-    const int threads = static_cast<int>(more.number());
-    return fits(chain) && unlocked([&] {
-        const Buffer<double> gold(chain.batch);
-        found = score(chain, labels, gold.data);
-        if (found < 0) return;
-        const bool slopes = unary && found == 0;
-        const State state(chain.batch, nullptr);
-        const Answer<In> answer{nullptr, state.log_z, state.tier, nullptr, 0, slopes ? unary : nullptr, slopes ? pair : nullptr,
-                                chain.pair_example, chain.pair_step, nullptr, nullptr};
-        kernels<In>.run(chain, answer, slopes ? BOTH : FORWARD, threads);
-        const In minus = -1;
-        if (slopes) add_counts(chain, labels, &minus, 0, unary, pair);
-        for (int64_t b = 0; b < chain.batch; ++b) value[b] = static_cast<In>(gold.data[b] == -INFINITY ? gold.data[b] : gold.data[b] - state.log_z[b]);
+// chain_slopes(unary, pair, lengths, labels, weight, pairs, worth) -> gradients of the weighted sum of log-likelihoods of labels
+static PyObject* chain_slopes(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    Given given;
+    Tensor labels, weight;
+    Slopes slopes;
+    if (!counted(n, 7) || !given.demand(args) || !weighted(args[4], given, weight)) return nullptr;
+    if (!labelled(args[3], given, labels)) return PyErr_Format(PyExc_TypeError, "expected a label for each cell");
+    const bool fine = slopes.make(args, args[5] == Py_True) && given.run(args[6], [&](auto number, int threads) {
+        typedef decltype(number) In;
+        const Chain<In> chain = given.chain<In>();
+        const In* weights = weight.as<const In>();
+        const Buffer<In> opposite(chain.batch);
+        for (int64_t b = 0; b < chain.batch; ++b) opposite.data[b] = -weights[b * weight.strides[0]];
+        Answer<In> answer = slopes.answer<In>(given);
+        answer.weight = opposite.data;
+        answer.weight_stride = 1;
+        run<In>(chain, answer, BOTH, threads);
+        add_counts(chain, labels.as<const int64_t>(), weights, weight.strides[0], answer.unary, answer.pair);
     });
+    return fine ? slopes.both() : nullptr;
 }
 
-// chain_likelihood(double?, unary, pair, lengths, B, T, C, pair_example, pair_step, labels, value, by_unary, by_pair, threads)
-//   -> how many are -inf; -1: labels lack; -2: there is no such label
+// chain_likelihood(unary, pair, lengths, labels, negative, slopes, pairs, worth)
+//   -> (negative) log-likelihoods of labels [B], how many are infinite, and where none is, if asked, the gradients of minus their sum;
+//      a number where there are no likelihoods: -1 where a cell has no label, -2 where there is no such label
 static PyObject* chain_likelihood(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, CHAIN + 5)) return nullptr;
-    long found = 0;
-    if (!(whole(args, 0) ? likelihood<double>(args, found) : likelihood<float>(args, found))) return nullptr;
-    return PyLong_FromLong(found);
-}
-
-template <class In> static PyObject* common(const In* weight, int64_t stride, int64_t batch) {
-    for (int64_t b = 1; stride != 0 && b < batch; ++b)
-        if (weight[b * stride] != weight[0]) Py_RETURN_NONE;
-    return PyFloat_FromDouble(batch > 0 ? static_cast<double>(weight[0]) : 0);
-}
-
-// common_weight(double?, weight, weight_stride, B) -> the weight that all chains have, or None
-static PyObject* common_weight(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 4)) return nullptr;
-    const int64_t stride = whole(args, 2), batch = whole(args, 3);
+    Given given;
+    Tensor labels, value;
+    Slopes slopes;
+    if (!counted(n, 8)) return nullptr;
+    if (!given.read(args) || !labelled(args[3], given, labels)) Py_RETURN_NONE;
+    const Object found = empty(args[0], {given.batch()}, false, value);
+    if (!found || (args[5] == Py_True && !slopes.make(args, args[6] == Py_True))) return nullptr;
+    const double sign = args[4] == Py_True ? -1 : 1;
+    long impossible = 0;
+    const bool fine = given.run(args[7], [&](auto number, int threads) {
+        typedef decltype(number) In;
+        const Chain<In> chain = given.chain<In>();
+        const Buffer<double> gold(chain.batch);
+        impossible = score(chain, labels.as<const int64_t>(), gold.data);
+        if (impossible < 0) return;
+        const bool differentiated = slopes.by_unary && impossible == 0;
+        const State state(chain.batch, nullptr);
+        Answer<In> answer = differentiated ? slopes.answer<In>(given) : Answer<In>{};
+        answer.log_z = state.log_z;
+        answer.tier = state.tier;
+        kernels<In>.run(chain, answer, differentiated ? BOTH : FORWARD, threads);
+        const In minus = -1;
+        if (differentiated) add_counts(chain, labels.as<const int64_t>(), &minus, 0, answer.unary, answer.pair);
+        In* out = value.as<In>();
+        for (int64_t b = 0; b < chain.batch; ++b) out[b] = static_cast<In>(sign * (gold.data[b] == -INFINITY ? gold.data[b] : gold.data[b] - state.log_z[b]));
+    });
+    if (!fine) return nullptr;
+    if (impossible < 0) return PyLong_FromLong(impossible);
+    const Object both(slopes.by_unary && !impossible ? slopes.both() : nullptr);
     if (PyErr_Occurred()) return nullptr;
-    return whole(args, 0) ? common(pointer<const double>(args, 1), stride, batch) : common(pointer<const float>(args, 1), stride, batch);
+    return Py_BuildValue("OlO", found.held, impossible, both ? both.held : Py_None);
+}
+
+template <class In> static PyObject* common(const Tensor& weight) {
+    const In* numbers = weight.as<const In>();
+    for (int64_t b = 1; b < weight.shape[0]; ++b)
+        if (numbers[b * weight.strides[0]] != numbers[0]) Py_RETURN_NONE;
+    return PyFloat_FromDouble(weight.shape[0] ? static_cast<double>(numbers[0]) : 0);
+}
+
+// common_weight(weight) -> the weight that all chains have, or None
+static PyObject* common_weight(PyObject*, PyObject* given) {
+    Tensor weight;
+    if (!read(given, weight) || weight.dims != 1 || weight.kind > DOUBLES) Py_RETURN_NONE;
+    return weight.kind == DOUBLES ? common<double>(weight) : common<float>(weight);
 }
 
 static PyObject* has_openmp(PyObject*, PyObject*) {
@@ -211,15 +351,19 @@ static PyObject* has_openmp(PyObject*, PyObject*) {
 #define FAST(function) reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(energyml::function))
 
 static PyMethodDef methods[] = {
-    {"chain_run", FAST(chain_run), METH_FASTCALL, "Log-partitions of a batch of chains, and their gradients."},
+    {"introduce", FAST(introduce), METH_FASTCALL, "Tell the module about torch."},
+    {"chain_log_partition", FAST(chain_log_partition), METH_FASTCALL, "Log-partitions of a batch of chains."},
+    {"chain_forward", FAST(chain_forward), METH_FASTCALL, "Log-partitions, and what their gradients need."},
+    {"chain_backward", FAST(chain_backward), METH_FASTCALL, "Gradients of log-partitions."},
+    {"chain_marginals", FAST(chain_marginals), METH_FASTCALL, "Marginals of cells, and of steps."},
     {"chain_best", FAST(chain_best), METH_FASTCALL, "Best labels and scores of a batch of chains."},
     {"chain_likelihood", FAST(chain_likelihood), METH_FASTCALL, "Log-likelihoods of given labels, and the gradients of minus their sum."},
-    {"chain_counts", FAST(chain_counts), METH_FASTCALL, "Gradients of the scores of given labels, added."},
+    {"chain_slopes", FAST(chain_slopes), METH_FASTCALL, "Gradients of a weighted sum of log-likelihoods."},
     {"chain_covariances", FAST(chain_covariances), METH_FASTCALL, "Gradients of a function of the marginals."},
-    {"common_weight", FAST(common_weight), METH_FASTCALL, "The weight that all chains of a batch have, if they have one."},
+    {"common_weight", energyml::common_weight, METH_O, "The weight that all chains of a batch have, if they have one."},
     {"has_openmp", energyml::has_openmp, METH_NOARGS, "Whether the module was built with OpenMP."},
     {nullptr, nullptr, 0, nullptr}};
 
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", "Native kernels over plain pointers.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", "Native kernels of chains.", -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 PyMODINIT_FUNC PyInit__kernels() { return PyModule_Create(&module); }

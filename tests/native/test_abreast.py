@@ -121,10 +121,11 @@ def test_one_extreme_chain_leaves_the_others_alone():
     torch.testing.assert_close(cells.sum(-1), torch.ones(16, 12))
 
 
-def test_answers_do_not_depend_on_the_number_of_threads(monkeypatch):
+def test_answers_do_not_depend_on_the_number_of_threads(use_threads):
     unary, pair, count, answer = draw(23, 40, 9)
+    use_threads(1)
     alone = native.nll_and_slopes(unary, pair, count, answer), native.viterbi(unary, pair, count)
-    monkeypatch.setattr(native, "_threads", lambda *sizes: 2)
+    use_threads(2)
     together = native.nll_and_slopes(unary, pair, count, answer), native.viterbi(unary, pair, count)
     for one, other in zip([*alone[0], *alone[1]], [*together[0], *together[1]], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)

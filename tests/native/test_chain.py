@@ -132,19 +132,14 @@ def test_viterbi(dtype, forbidden, scale):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_threads_agree(threads, monkeypatch):
-    monkeypatch.setattr(native, "WORTH_A_THREAD", 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        unary, pair, count = draw(11, 20, 30)
-        expected, by_unary, by_pair = reference(unary, pair, count)
-        unary.requires_grad_()
-        pair.requires_grad_()
-        value = native.log_partition(unary, pair, count)
-        found = torch.autograd.grad(value.sum(), (unary, pair))
-    finally:
-        torch.set_num_threads(before)
+def test_threads_agree(threads, use_threads):
+    use_threads(threads)
+    unary, pair, count = draw(11, 20, 30)
+    expected, by_unary, by_pair = reference(unary, pair, count)
+    unary.requires_grad_()
+    pair.requires_grad_()
+    value = native.log_partition(unary, pair, count)
+    found = torch.autograd.grad(value.sum(), (unary, pair))
     torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-5)
     torch.testing.assert_close(found[0].double(), by_unary, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[1].double(), by_pair, rtol=1e-4, atol=1e-4)

@@ -92,12 +92,12 @@ def test_the_loss_of_an_unlikely_label_keeps_its_slope():
 
 
 @pytest.mark.parametrize("kind", ["shared", "steps", "each"])
-def test_threads_agree(kind, monkeypatch):
+def test_threads_agree(kind, use_threads):
     unary, pair, count = draw(7, 6, 5, dtype=torch.float64)
     pair = tables(pair, 7, 6, kind)
     found = []
     for threads in (1, 3):
-        monkeypatch.setattr(native, "_threads", lambda *sizes, threads=threads: threads)
+        use_threads(threads)
         one, other = unary.clone().requires_grad_(), pair.clone().requires_grad_()
         cells, steps = native.tracked_marginals(one, other, count)
         found.append(torch.autograd.grad(cells.square().sum() + steps.square().sum(), (one, other)))
