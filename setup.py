@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 
@@ -47,6 +48,14 @@ EXTENSIONS = [
 ]
 
 
+class BuildModules(build_ext):
+    """Puts a module where an older one is without writing into that: a process that runs it keeps what it has."""
+
+    def copy_file(self, infile: str, outfile: str, *options: object, **named: object) -> tuple[str, bool]:
+        Path(outfile).unlink(missing_ok=True)
+        return super().copy_file(infile, outfile, *options, **named)
+
+
 def packages() -> list[str]:
     found = []
     for package, folder in FOLDERS.items():
@@ -60,4 +69,9 @@ def packages() -> list[str]:
 
 
 # Modules are compiled side by side: they take minutes, and do not depend on each other.
-setup(packages=packages(), ext_modules=EXTENSIONS, options={"build_ext": {"parallel": os.cpu_count() or 1}})
+setup(
+    packages=packages(),
+    ext_modules=EXTENSIONS,
+    cmdclass={"build_ext": BuildModules},
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
+)

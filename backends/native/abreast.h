@@ -180,15 +180,18 @@ template <class T> static void forward_abreast(const Group<T>& group, const Plai
         top = top > nothing ? top : zero;
         for (int k = 0; k < lanes; ++k) total[k] += top[k];
         if (t > 0) multiply_abreast<SumProduct>(alpha + (keep ? t - 1 : (t - 1) & 1) * size, table.forward, labels, here);
-        V<T> high = zero;
+        V<T> high = zero, lowest = zero, least = floor;
         for (int64_t c = 0; c < labels; ++c) {
             const V<T> x = load(factors + c * lanes) - top;
             const V<T> factor = exponential<T>(x), ahead = t > 0 ? load(here + c * lanes) : all<T>(1), value = ahead * factor;
-            bad |= ((x < low) & (x > nothing)) | ((value < floor) & (ahead > zero) & (factor > zero));
+            const I<T> allowed = x > nothing;
+            lowest = smaller<T>(allowed ? x : zero, lowest);
+            least = smaller<T>(allowed & (ahead > zero) ? value : floor, least);
             high = larger<T>(value, high);
             store(factors + c * lanes, factor);
             store(here + c * lanes, value);
         }
+        bad |= (lowest < low) | (least < floor);
         if (t % table.every == table.every - 1) exponent += rescale_abreast<T>(here, labels, high, floor, bad);
         if (going > 0 && group.last[going - 1] == t) {
             V<T> sum = zero;

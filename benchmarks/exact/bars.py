@@ -157,20 +157,22 @@ def _accuracy() -> list[Bar]:
 def _limit() -> list[Bar]:
     rows = results.load("limit")["rows"]
 
-    def readings(large: bool, bar: float) -> tuple[Reading, ...]:
+    def readings(large: bool, bar: float, *tasks: str) -> tuple[Reading, ...]:
         made = []
-        for row in (row for row in rows if (row["size"][2] >= 100) == large):
+        for row in (row for row in rows if (row["size"][2] >= 100) == large and row["task"] in tasks):
             valid = row["times"] >= 1
-            note = f"through a spec {row['spec'] / row['limit']:.2f}" + (
-                "" if valid else "; below its limit, so the limit is wrong"
-            )
-            made.append(Reading(where(row), row["times"], bar, False, note, valid))
+            notes = [f"through a spec {row['spec'] / row['limit']:.2f}"] if "spec" in row else []
+            notes += [] if valid else ["below its limit, so the limit is wrong"]
+            made.append(Reading(where(row), row["times"], bar, False, "; ".join(notes), valid))
         return tuple(made)
 
-    return [
-        Bar("distance from the machine's limit, 100 labels and more: at most 2.5 times", "limit", readings(True, 2.5)),
-        Bar("distance from the machine's limit, fewer labels: at most 6 times", "limit", readings(False, 6.0)),
-    ]
+    made = []
+    for large, words, bar in ((True, "100 labels and more", 2.5), (False, "fewer labels", 6.0)):
+        name = f"distance from the machine's limit, {words}"
+        made.append(Bar(f"{name}: at most {bar:g} times", "limit", readings(large, bar, LOG_PARTITION, NLL)))
+        alone = readings(large, bar, LOG_PARTITION, DIRECT)
+        made.append(Bar(f"{name}, without a tape: at most {bar:g} times", "limit", alone))
+    return made
 
 
 def _memory() -> list[Bar]:

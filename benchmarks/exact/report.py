@@ -198,11 +198,12 @@ def limit_table() -> str:
         row = cells.get((size, ragged, task))
         if row is None:
             return ""
-        text = f"{short(row['times'])} / {short(row['spec'] / row['limit'])} of {short(row['limit'])} µs"
+        spec = f" / {short(row['spec'] / row['limit'])}" if "spec" in row else ""
+        text = f"{short(row['times'])}{spec} of {short(row['limit'])} µs"
         kept = 1 <= row["times"] <= (2.5 if size[2] >= 100 else 6.0)
         return text if kept else f"**{text}**"
 
-    return grid(cell, (LOG_PARTITION, NLL))
+    return grid(cell, (LOG_PARTITION, NLL, DIRECT))
 
 
 def memory_table() -> str:
