@@ -61,7 +61,7 @@ class Methods:
             rank=sum(part.rank for part in form.vectors),
             stencil=stencil is not None,
             constant=stencil is not None and stencil.is_constant,
-            aligned=stencil is None or all(sum(map(abs, offset)) == 1 for offset in stencil.offsets),
+            aligned=stencil is None or _aligned(stencil.offsets),
             links=form.links is not None,
             dense=form.dense is not None,
             gaps=form.present is not None or form.diagonal is not None,
@@ -125,6 +125,12 @@ class Methods:
             assert form.stencil is not None
             self.blocks = grid_blocks(form.stencil.shape, form.ridge.device)
         return Banded(form, self.blocks)
+
+
+@lru_cache(maxsize=64)
+def _aligned(offsets: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether directions are those of the axes."""
+    return all(sum(map(abs, offset)) == 1 for offset in offsets)
 
 
 # A training loop asks for the same fields again and again.
