@@ -1,7 +1,8 @@
 """Memory of large tensors that is used again.
 
-The C library maps every large piece of memory anew.  The system clears its pages first, which takes about as long as
-writing a gradient to them: a training loop that frees its gradients would pay for that in every step.
+The C library gives large pieces of memory back to the system when they are freed (those beyond 32 MB always, smaller
+ones often), and gets them back as fresh pages, which are cleared first.  That takes about as long as writing a gradient
+to them: a training loop that frees its gradients would pay for it in every step.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import weakref
 import torch
 from torch import Tensor
 
-# Bytes beyond which glibc always takes a new piece (DEFAULT_MMAP_THRESHOLD_MAX); it keeps smaller ones itself.
-ALWAYS_FRESH = 32 << 20
+# Bytes from which memory is kept here.
+LARGE = 4 << 20
 _MAPS = hasattr(mmap, "MAP_ANONYMOUS")
 # The piece that was freed last: one at most, which the system may take back when it is short of memory.
 _free: list[mmap.mmap] = []
@@ -22,7 +23,7 @@ _free: list[mmap.mmap] = []
 def empty_like(like: Tensor) -> Tensor:
     """A contiguous tensor of the same shape and type on the CPU, its numbers undefined; freed memory comes back."""
     size = like.numel() * like.element_size()
-    if size <= ALWAYS_FRESH or not _MAPS:
+    if size < LARGE or not _MAPS:
         return torch.empty_like(like, memory_format=torch.contiguous_format)
     piece = _piece(size)
     view = memoryview(piece)  # the tensor holds this alone, so that its end is that of the tensor's memory
@@ -47,4 +48,4 @@ def _give_back(piece: mmap.mmap) -> None:
     _free[:] = [piece]
 
 
-__all__ = ["ALWAYS_FRESH", "empty_like"]
+__all__ = ["LARGE", "empty_like"]

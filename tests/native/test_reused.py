@@ -13,7 +13,7 @@ from energyml.backends.native import reused
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pieces count as large from a page on, and none is left behind."""
-    monkeypatch.setattr(reused, "ALWAYS_FRESH", 4096)
+    monkeypatch.setattr(reused, "LARGE", 4096)
     reused._free.clear()
     yield
     reused._free.clear()
