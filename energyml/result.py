@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -30,15 +29,19 @@ class Status:
 
     def __init__(self, check: Callable[[], tuple[bool, str] | None] | None = None) -> None:
         self._check = check
+        self._seen: tuple[bool, str] | None = None
+        self._looked = False
 
     @property
     def is_open(self) -> bool:
         """Whether something could be wrong at all."""
         return self._check is not None
 
-    @cached_property
+    @property
     def _found(self) -> tuple[bool, str] | None:
-        return None if self._check is None else self._check()
+        if self._check is not None and not self._looked:
+            self._seen, self._looked = self._check(), True
+        return self._seen
 
     @property
     def ok(self) -> bool:

@@ -89,8 +89,7 @@ class Iterative(Solver):
     def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """Iterates until the relative residual is below the tolerance."""
         wanted = tol or self.settings.tol
-        with torch.no_grad():
-            found = self._compiled(rhs, wanted, start) if self._is_compiled(rhs) else self._plain(rhs, wanted, start)
+        found = self._compiled(rhs, wanted, start) if self._is_compiled(rhs) else self._plain(rhs, wanted, start)
         x, iterations, residual, negative, worst = found
         fine = worst <= wanted * 1.01
         definite = ~negative if fine else ~negative & self._sound()
@@ -109,14 +108,15 @@ class Iterative(Solver):
         return (own > 0).all(2).all(1).expand(self.form.sizes.batch)
 
     def _plain(self, rhs: Tensor, tol: float, start: Tensor | None) -> _Found:
-        found = conjugate_gradients(
-            self.form.multiply,
-            rhs,
-            self._precondition[1],
-            tol=tol,
-            iterations=self.settings.iterations,
-            start=start,
-        )
+        with torch.no_grad():
+            found = conjugate_gradients(
+                self.form.multiply,
+                rhs,
+                self._precondition[1],
+                tol=tol,
+                iterations=self.settings.iterations,
+                start=start,
+            )
         return found.x, found.iterations, found.residual, found.negative, math.nan
 
     def _is_compiled(self, rhs: Tensor) -> bool:

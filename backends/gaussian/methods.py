@@ -15,7 +15,7 @@ from energyml.backends.gaussian.iterative import Iterative, Settings
 from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
-from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose, conjugate_gradients
+from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose
 
 # Orders of lists of edges are looked for in Python, up to this many positions.
 LARGEST_LIST = 20_000
@@ -46,22 +46,29 @@ class Methods:
     """
 
     def __init__(self, name: str, form: QuadraticForm, policy: Policy) -> None:
-        self.form, self.policy = form, policy
+        self.name, self.form, self.policy = name, form, policy
         self.blocks: Blocks | None = None
-        self.facts = self._facts(name)
-        self._made: dict[tuple[Choice, bool], Solver] = {}
+        self._facts: FieldFacts | None = None
+        self._made: dict[tuple[str, str | None, bool], Solver] = {}
 
-    def _facts(self, name: str) -> FieldFacts:
+    @property
+    def facts(self) -> FieldFacts:
+        """What the couplings are; found when a choice is to be made."""
+        if self._facts is None:
+            self._facts = self._find_facts()
+        return self._facts
+
+    def _find_facts(self) -> FieldFacts:
         form, stencil = self.form, self.form.stencil
         shape = (form.sizes.positions,) if stencil is None else stencil.shape
         facts = FieldFacts(
-            name,
+            self.name,
             channels=form.sizes.channels,
             shape=shape,
             rank=sum(part.rank for part in form.vectors),
             stencil=stencil is not None,
             constant=stencil is not None and stencil.is_constant,
-            aligned=stencil is None or all(sum(map(abs, offset)) == 1 for offset in stencil.offsets),
+            aligned=stencil is None or _aligned(stencil.offsets),
             links=form.links is not None,
             dense=form.dense is not None,
             gaps=form.present is not None or form.diagonal is not None,
@@ -78,7 +85,7 @@ class Methods:
         if 0 in self.form.sizes:
             return Choice("diagonal", why="there are no cells")
         if self.policy.iterative:
-            return _iterative(self.facts)
+            return _ASKED
         return _chosen(self.facts, self.policy.budget, purpose)
 
     def solution(self, rhs: Tensor, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
@@ -98,7 +105,7 @@ class Methods:
 
     def solver(self, choice: Choice, *, attached: bool) -> Solver:
         """The solver of a choice, with or without gradients through its own algebra."""
-        key = (choice, attached)
+        key = (choice.method, choice.base, attached)
         if key not in self._made:
             # Conjugate gradients keep both forms, and iterate without gradients.
             whole = attached or choice.method == "cg"
@@ -127,8 +134,15 @@ class Methods:
         return Banded(form, self.blocks)
 
 
+@lru_cache(maxsize=64)
+def _aligned(offsets: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether directions are those of the axes."""
+    return all(sum(map(abs, offset)) == 1 for offset in offsets)
+
+
 # A training loop asks for the same fields again and again.
 _chosen = lru_cache(maxsize=256)(choose)
-_iterative = lru_cache(maxsize=256)(conjugate_gradients)
+# Conjugate gradients by name are no choice.
+_ASKED = Choice("cg", why="asked for")
 
 __all__ = ["Methods", "Policy"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ class Field:
         self.layout: FieldLayout = quadratic.layout
         self._kept = Remembered()
 
-    @cached_property
+    @property
     def axes(self) -> tuple[int, ...]:
         """The sizes of the field's axes."""
         return self.quadratic.axis_sizes(self.problem.env.batch)
@@ -91,7 +90,8 @@ class Field:
         """The best value of the free cells [B, M, N], zero elsewhere, and how finding it went."""
 
         def make() -> tuple[Tensor, Outcome]:
-            start = self.problem.start.get(self.variable.name) if system is self.system else None
+            given = self.problem.start
+            start = given.get(self.variable.name) if given and system is self.system else None
             if start is not None:
                 start = system.inside(self.to_cells(start.detach()).reshape(system.form.sizes))
             return self.methods(system).solution(system.rhs, start)
@@ -158,19 +158,8 @@ class FieldSession(Session):
 
     def ask(self, query: Query) -> Result:
         """Answer a query of the cards of `cg` and `exact` for fields."""
-        answer: Callable[[Query], Result] = {
-            "mode": self._mode,
-            "marginals": self._marginals,
-            "map": self._map,
-            "variance": self._variance,
-            "log_partition": self._log_partition,
-            "entropy": self._entropy,
-            "log_prob": self._log_prob,
-            "sample": self._sample,
-            "conditionals": self._conditionals,
-        }[query.kind]
         try:
-            return answer(query)
+            return _ANSWERS[query.kind](self, query)
         except LinAlgError as problem:
             # Eigenvalues of matrices that are not finite: torch raises where it could not go on.
             raise Failed(self._broken()) from problem
@@ -195,10 +184,11 @@ class FieldSession(Session):
         """By field [B, *axes], with what each solve said."""
         found, how = {}, []
         for name, field in self.fields.items():
-            x, outcome = field.solution(field.system)
-            x, observed = _sound(x, outcome), field.system.observed
+            system = field.system
+            x, outcome = field.solution(system)
+            x, observed = _sound(x, outcome), system.observed
             found[name] = field.from_cells(x if observed is None else x + observed)
-            how.append((field, field.system, outcome))
+            how.append((field, system, outcome))
         return found, how
 
     def _result(
@@ -407,6 +397,19 @@ class FieldSession(Session):
             positive = (field.form.diagonal_of_all() > 0).flatten(1).all(1).expand(field.form.sizes.batch)
             how.append((field, field.system, Outcome(positive, answer=found[name][0])))
         return self._result(found, how)
+
+
+_ANSWERS: Mapping[str, Callable[[FieldSession, Query], Result]] = {
+    "mode": FieldSession._mode,
+    "marginals": FieldSession._marginals,
+    "map": FieldSession._map,
+    "variance": FieldSession._variance,
+    "log_partition": FieldSession._log_partition,
+    "entropy": FieldSession._entropy,
+    "log_prob": FieldSession._log_prob,
+    "sample": FieldSession._sample,
+    "conditionals": FieldSession._conditionals,
+}
 
 
 def _sound(x: Tensor, outcome: Outcome) -> Tensor:

@@ -49,21 +49,22 @@ INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t w
     }
 }
 
-// The same for any number of rows, a few at a time; `width` is a multiple of STEP.
+// The same for any number of rows, a few at a time, about equally many: few would wait for their own sums.  `width` is a multiple of STEP.
 constexpr int64_t TOGETHER = 6;
 template <class T>
 INLINE void combine(Rows<T> factors, int64_t outs, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead) {
-    int64_t r = 0;
-    for (; r + TOGETHER <= outs; r += TOGETHER)
-        combine_rows<T, TOGETHER>({factors.data + r, factors.stride}, rows, count, width, out + r * stride, stride, add, ahead);
-    const Rows<T> left{factors.data + r, factors.stride};
-    T* rest = out + r * stride;
-    switch (outs - r) {
-        case 1: return combine_rows<T, 1>(left, rows, count, width, rest, stride, add, ahead);
-        case 2: return combine_rows<T, 2>(left, rows, count, width, rest, stride, add, ahead);
-        case 3: return combine_rows<T, 3>(left, rows, count, width, rest, stride, add, ahead);
-        case 4: return combine_rows<T, 4>(left, rows, count, width, rest, stride, add, ahead);
-        case 5: return combine_rows<T, 5>(left, rows, count, width, rest, stride, add, ahead);
+    for (int64_t r = 0, sweeps = (outs + TOGETHER - 1) / TOGETHER, now; r < outs; r += now, --sweeps) {
+        now = (outs - r + sweeps - 1) / sweeps;
+        const Rows<T> left{factors.data + r, factors.stride};
+        T* here = out + r * stride;
+        switch (now) {
+            case 1: combine_rows<T, 1>(left, rows, count, width, here, stride, add, ahead); break;
+            case 2: combine_rows<T, 2>(left, rows, count, width, here, stride, add, ahead); break;
+            case 3: combine_rows<T, 3>(left, rows, count, width, here, stride, add, ahead); break;
+            case 4: combine_rows<T, 4>(left, rows, count, width, here, stride, add, ahead); break;
+            case 5: combine_rows<T, 5>(left, rows, count, width, here, stride, add, ahead); break;
+            default: combine_rows<T, TOGETHER>(left, rows, count, width, here, stride, add, ahead);
+        }
     }
 }
 
@@ -103,7 +104,7 @@ template <class T> struct Coupled {
     INLINE Rows<T> vectors_from(int64_t n) const { return {vectors.data + n, vectors.stride}; }
 };
 
-// Products of the vectors with each other (lower half, into `gram`) and with the fields on some columns.
+// Products of the vectors with each other (upper half, into `gram`) and with the fields on some columns.
 template <class T> INLINE void measure(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* gram, double* products) {
     const int64_t rank = given.rank, stride = padded(rank);
     const Rows<T> vectors{room, PITCH<T>};

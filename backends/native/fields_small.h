@@ -9,20 +9,21 @@ namespace energyml {
 inline int64_t padded(int64_t count) { return round_up(count, Lanes<double>::count); }
 
 // The sums of four vectors: neighbours are added, then pairs, then halves.
-INLINE void four_sums(const V<float>* v, float* out) {
+INLINE V<double> four_sums(const V<float>* v) {
     typedef int32_t M __attribute__((vector_size(32)));
     const M even{0, 8, 2, 10, 4, 12, 6, 14}, odd{1, 9, 3, 11, 5, 13, 7, 15}, low{0, 1, 8, 9, 4, 5, 12, 13}, high{2, 3, 10, 11, 6, 7, 14, 15};
     const V<float> first = __builtin_shuffle(v[0], v[1], even) + __builtin_shuffle(v[0], v[1], odd);
     const V<float> second = __builtin_shuffle(v[2], v[3], even) + __builtin_shuffle(v[2], v[3], odd);
     const V<float> both = __builtin_shuffle(first, second, low) + __builtin_shuffle(first, second, high);
-    for (int k = 0; k < 4; ++k) out[k] = both[k] + both[k + 4];
+    const Half* halves = reinterpret_cast<const Half*>(&both);
+    return __builtin_convertvector(halves[0] + halves[1], V<double>);
 }
-INLINE void four_sums(const V<double>* v, double* out) {
+INLINE V<double> four_sums(const V<double>* v) {
     typedef int64_t M __attribute__((vector_size(32)));
     const M even{0, 4, 2, 6}, odd{1, 5, 3, 7}, low{0, 1, 4, 5}, high{2, 3, 6, 7};
     const V<double> first = __builtin_shuffle(v[0], v[1], even) + __builtin_shuffle(v[0], v[1], odd);
     const V<double> second = __builtin_shuffle(v[2], v[3], even) + __builtin_shuffle(v[2], v[3], odd);
-    store<double>(out, __builtin_shuffle(first, second, low) + __builtin_shuffle(first, second, high));
+    return __builtin_shuffle(first, second, low) + __builtin_shuffle(first, second, high);
 }
 
 // Rows of equal length at equal distances.
@@ -42,7 +43,7 @@ class Ahead {
           lines_(round_up(width * static_cast<int64_t>(sizeof(T)), LINE) / LINE), rows_(lines_ ? count : 0), each_(rows_ * lines_ / calls + 1) {}
     INLINE void ask() {
         for (int64_t k = 0; k < each_ && rows_; ++k) {
-            __builtin_prefetch(row_ + LINE * line_, 0, 2);  // the second level: there is room for all of them
+            __builtin_prefetch(row_ + LINE * line_);
             if (++line_ < lines_) continue;
             line_ = 0;
             row_ += stride_;
@@ -56,7 +57,7 @@ class Ahead {
     int64_t stride_, lines_, rows_, each_, line_ = 0;
 };
 
-// The products of I rows with J rows: twelve accumulators at most, which every instruction set has registers for.
+// The products of I rows with J rows, by the latter: twelve accumulators at most, which every instruction set has registers for.
 constexpr int LEFT = 4, RIGHT = 3;
 
 template <class T, int I, int J> INLINE void dots(Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
@@ -73,13 +74,10 @@ template <class T, int I, int J> INLINE void dots(Rows<T> x, Rows<T> y, int64_t 
             for (int i = 0; i < I; ++i) total[j][i] += left[i] * right;
         }
     }
-    T sums[J][LEFT];
-    for (int j = 0; j < J; ++j) four_sums(total[j], sums[j]);
+    for (int j = 0; j < J; ++j) store<double>(out + j * stride, load<double>(out + j * stride) + four_sums(total[j]));
     for (; n < length; ++n)
         for (int j = 0; j < J; ++j)
-            for (int i = 0; i < I; ++i) sums[j][i] += x[i][n] * y[j][n];
-    for (int i = 0; i < I; ++i)
-        for (int j = 0; j < J; ++j) out[i * stride + j] += static_cast<double>(sums[j][i]);
+            for (int i = 0; i < I; ++i) out[j * stride + i] += static_cast<double>(x[i][n] * y[j][n]);
 }
 
 template <class T, int I> INLINE void dots_of(int count, Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
@@ -90,7 +88,7 @@ template <class T, int I> INLINE void dots_of(int count, Rows<T> x, Rows<T> y, i
     }
 }
 
-// out[i, j] += x[i] . y[j] for some rows of both.
+// out[j, i] += x[i] . y[j] for some rows of both; zero is added behind the last i, up to a whole vector.
 template <class T> INLINE void tile(int rows, int columns, Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
     switch (rows) {
         case 1: return dots_of<T, 1>(columns, x, y, length, out, stride);
@@ -103,14 +101,15 @@ template <class T> INLINE void tile(int rows, int columns, Rows<T> x, Rows<T> y,
 // About how many tiles `add_triangle` works through.
 inline int64_t tiles_of_triangle(int64_t rows) { return std::max<int64_t>(1, rows * rows / (2 * LEFT * RIGHT)); }
 
-// out[i, j] += x[i] . y[j] for all j <= i; some of the others are written too.
+// out[j, i] += x[i] . y[j] for all j <= i; some of the others are written too.
 template <class T>
 INLINE void add_triangle(Rows<T> x, Rows<T> y, int64_t rows, int64_t length, double* out, int64_t stride, Ahead* ahead = nullptr) {
     for (int64_t i = 0; i < rows; i += LEFT) {
         const int64_t high = std::min<int64_t>(LEFT, rows - i), end = i + high;
-        for (int64_t j = 0; j < end; j += RIGHT) {
+        for (int64_t j = 0, wide; j < end; j += wide) {
             if (ahead) ahead->ask();
-            tile<T>(high, std::min<int64_t>(RIGHT, end - j), {x[i], x.stride}, {y[j], y.stride}, length, out + i * stride + j, stride);
+            wide = end - j == RIGHT + 1 ? 2 : std::min<int64_t>(RIGHT, end - j);  // one row alone would wait for its own sums
+            tile<T>(high, wide, {x[i], x.stride}, {y[j], y.stride}, length, out + j * stride + i, stride);
         }
     }
 }
@@ -120,18 +119,15 @@ template <class T> INLINE void add_products(Rows<T> x, int64_t rows, Rows<T> y, 
     for (int64_t i = 0; i < rows; i += LEFT)
         for (int64_t j = 0; j < fields; j += RIGHT) {
             const int64_t high = std::min<int64_t>(LEFT, rows - i), wide = std::min<int64_t>(RIGHT, fields - j);
-            double found[LEFT][RIGHT] = {};
-            tile<T>(high, wide, {x[i], x.stride}, {y[j], y.stride}, length, found[0], RIGHT);
-            for (int64_t b = 0; b < wide; ++b)
-                for (int64_t a = 0; a < high; ++a) out[(j + b) * stride + i + a] += found[a][b];
+            tile<T>(high, wide, {x[i], x.stride}, {y[j], y.stride}, length, out + j * stride + i, stride);
         }
 }
 
-// The other half of a symmetric matrix.
+// The lower half of a symmetric matrix, from the upper one.
 INLINE void mirror(double* matrix, int64_t size) {
     const int64_t stride = padded(size);
     for (int64_t i = 0; i < size; ++i)
-        for (int64_t j = 0; j < i; ++j) matrix[j * stride + i] = matrix[i * stride + j];
+        for (int64_t j = 0; j < i; ++j) matrix[i * stride + j] = matrix[j * stride + i];
 }
 
 // The product of two symmetric matrices that commute, which is symmetric too.
@@ -146,7 +142,7 @@ DISPATCH void symmetric_product(const double* x, const double* y, int64_t size, 
 // U with UᵀU = I + weight G, by rows; false where a pivot is not positive.  Four pivots at a time, so that rows below are read and written
 // a quarter as often.
 DISPATCH bool factorise(const double* gram, double weight, int64_t size, double* __restrict out) {
-    constexpr int64_t block = 4;
+    constexpr int64_t block = Lanes<double>::count;
     const int64_t stride = padded(size);
     for (int64_t i = 0; i < size; ++i) {
         for (int64_t j = i / block * block; j < stride; ++j) out[i * stride + j] = weight * gram[i * stride + j];
@@ -169,7 +165,10 @@ DISPATCH bool factorise(const double* gram, double weight, int64_t size, double*
         const double *__restrict a = out + first * stride, *__restrict b = a + stride, *__restrict c = b + stride, *__restrict d = c + stride;
         for (int64_t i = end; i < size; ++i) {
             double* __restrict row = out + i * stride;
-            for (int64_t j = i / block * block; j < stride; ++j) row[j] -= a[i] * a[j] + b[i] * b[j] + c[i] * c[j] + d[i] * d[j];
+            const V<double> of_a = all(a[i]), of_b = all(b[i]), of_c = all(c[i]), of_d = all(d[i]);
+            for (int64_t j = i / block * block; j < stride; j += block)
+                store<double>(row + j, load<double>(row + j) - (of_a * load<double>(a + j) + of_b * load<double>(b + j)) -
+                                           (of_c * load<double>(c + j) + of_d * load<double>(d + j)));
         }
     }
     return true;
@@ -204,29 +203,40 @@ inline double spread_of_pivots(const double* factor, int64_t size) {
     return most / least;
 }
 
+// The sum of the squares of some whole vectors of numbers.
+INLINE double sum_of_squares(const double* numbers, int64_t count) {
+    V<double> total[4] = {};
+    int64_t n = 0;
+    for (; n + 16 <= count; n += 16)
+        for (int k = 0; k < 4; ++k) {
+            const V<double> here = load<double>(numbers + n + 4 * k);
+            total[k] += here * here;
+        }
+    for (; n < count; n += 4) {
+        const V<double> here = load<double>(numbers + n);
+        total[0] += here * here;
+    }
+    return horizontal_sum<double>((total[0] + total[1]) + (total[2] + total[3]));
+}
+
 // The eighth root of the sum of the eighth powers of the eigenvalues of a matrix; 0 or not finite where its square sum is.  Leaves the
 // second and the fourth power of the matrix over its square sum's root.
 DISPATCH double eighth_norm(const double* matrix, int64_t size, double* __restrict second, double* __restrict fourth) {
     const int64_t count = size * padded(size);
-    double squares = 0;
-    for (int64_t i = 0; i < count; ++i) squares += matrix[i] * matrix[i];
+    const double squares = sum_of_squares(matrix, count);
     if (!(squares > 0) || !std::isfinite(squares)) return squares;
     const double norm = std::sqrt(squares);
     for (int64_t i = 0; i < count; ++i) fourth[i] = matrix[i] / norm;
     symmetric_product(fourth, fourth, size, second);
     symmetric_product(second, second, size, fourth);
-    double eighth = 0;
-    for (int64_t i = 0; i < count; ++i) eighth += fourth[i] * fourth[i];
-    return norm * std::pow(eighth, 0.125);
+    return norm * std::pow(sum_of_squares(fourth, count), 0.125);
 }
 
 // (matrix / norm)⁷, the gradient of that norm, from the powers that it left; `room` for one more matrix.
 DISPATCH void seventh_power(const double* matrix, double norm, const double* second, const double* fourth, int64_t size, double* __restrict out,
                             double* __restrict room) {
     const int64_t count = size * padded(size);
-    double squares = 0;
-    for (int64_t i = 0; i < count; ++i) squares += matrix[i] * matrix[i];
-    const double scale = std::pow(std::sqrt(squares) / norm, 7) / std::sqrt(squares);
+    const double root = std::sqrt(sum_of_squares(matrix, count)), scale = std::pow(root / norm, 7) / root;
     for (int64_t i = 0; i < count; ++i) out[i] = matrix[i] * scale;
     symmetric_product(second, out, size, room);
     symmetric_product(room, fourth, size, out);

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.native import fields as kernels
+from energyml.backends.native import reused
 from energyml.backends.native.stencil import serves as _plain
 
 # Products of numbers for each thread below which one more costs more than it brings.
@@ -139,7 +140,7 @@ class _Run:
         assert kernels is not None
         back = back.contiguous()
         of_rhs, of_numbers = torch.empty_like(x), torch.empty(2, x.shape[0], dtype=torch.float64)
-        of_values = torch.empty_like(self.held[2]) if values else None
+        of_values = reused.empty_like(self.held[2]) if values else None
         kernels.couple_backward(
             *self.arguments, back.data_ptr(), x.data_ptr(), self.kept.data_ptr(), of_rhs.data_ptr(),
             0 if of_values is None else of_values.data_ptr(), of_numbers[0].data_ptr(), of_numbers[1].data_ptr(),

@@ -103,7 +103,7 @@ def solve(
     if start is not None:
         if start.shape != rhs.shape or not serves(rhs, start):
             raise ValueError(f"start: takes {_described(rhs)} on the CPU like rhs, found {_described(start)}")
-        start = start.detach().contiguous()
+        start = start.contiguous()
     batch, _, cells = rhs.shape
     x = torch.empty_like(system.field)
     make = torch.empty if x.numel() > 0 else torch.zeros
@@ -136,7 +136,7 @@ class _System:
         if kernels is None:
             raise RuntimeError("the native kernel for fields was not built: install energyml where there is a compiler")
         _check(name, field, diag, weights, offsets, shape)
-        self.field, self.diag, self.weights = (one.detach().contiguous() for one in (field, diag, weights))
+        self.field, self.diag, self.weights = field.contiguous(), diag.contiguous(), weights.contiguous()
         batch, channels, _ = field.shape
         sizes, self.edges, address = _edges(offsets, shape)
         if len(self.edges) > kernels.MOST_DIRECTIONS:

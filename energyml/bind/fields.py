@@ -47,7 +47,7 @@ class FieldLayout:
 
     def shape(self, batch: Batch) -> tuple[int, ...]:
         """The sizes of the positions' dims."""
-        return tuple(batch.size_of(dim) for dim in self.dims)
+        return tuple([batch.size_of(dim) for dim in self.dims])
 
     def present(self, batch: Batch) -> Tensor | None:
         """[B, N]: which positions exist; `None` when all do."""
@@ -109,6 +109,31 @@ class LinearTerm(BoundTerm):
         return lambda answer: self.score(env, answer, copies)
 
 
+class _Coupling:
+    """A coupling as it was declared: what its numbers stand for does not depend on the batch.
+
+    Attributes:
+        potential: its declaration.
+        declared: the type of its first argument, the vectors, weights or edges.
+        diagonals: whether neighbours across corners are coupled too.
+        local: whether positions have numbers of their own.
+        directed: whether directions do.
+    """
+
+    def __init__(self, potential: Potential) -> None:
+        self.potential, self.declared = potential, potential.arguments[0].type
+        self.diagonals = bool(dict(potential.options).get("diagonals", False))
+        self.local, self.directed = bool(self.declared.index_axes), bool(self.declared.number_axes)
+        ranks = {"number": 0, "labels": 1, "dim": 2}
+        axes = self.declared.axes
+        order = sorted(range(len(axes)), key=lambda i: ranks[axes[i].extent.kind])
+        self._moves = None if order == sorted(order) else (0, *(1 + axis for axis in order))
+
+    def in_order(self, value: Tensor) -> Tensor:
+        """The value of the first argument with its axes over numbers first, then those over labels, then over dims."""
+        return value if self._moves is None else value.permute(self._moves)
+
+
 class QuadraticTerm(BoundTerm):
     """The quadratic part of a Gaussian score: -1/2 sᵀQs.  Its gain scales the couplings, never the ridge."""
 
@@ -117,12 +142,20 @@ class QuadraticTerm(BoundTerm):
         self.field, self.bounded = body.field, body.bounded
         self.layout = FieldLayout(graph.variables[body.field])
         self.ridge = compiler.plain(body.ridge)
+        add = {
+            "potts": self._potts,
+            "lowrank": self._lowrank,
+            "smooth": self._smooth,
+            "sparse": self._sparse,
+            "dense": self._dense,
+        }
         self.couplings = [
-            (one, [compiler.plain(argument) for argument in one.arguments])
+            (_Coupling(one), [compiler.plain(argument) for argument in one.arguments], add[one.potential])
             for one in body.couplings
             if isinstance(one, Potential)
         ]
-        self.share = SHARE / max(1, sum(one.potential in ("potts", "dense") for one, _ in self.couplings))
+        divided = sum(one.potential.potential in ("potts", "dense") for one, _, _ in self.couplings)
+        self.share = SHARE / max(1, divided)
 
     @cached_property
     def channels(self) -> int:
@@ -134,18 +167,12 @@ class QuadraticTerm(BoundTerm):
         """QUADRATIC: the precision matrix, with tensors behind its couplings; no more than they cost is computed."""
         batch = env.batch
         sizes = Sizes(batch.size, self.channels, prod(self.layout.shape(batch)))
-        ridge = self.ridge(env).reshape(-1).to(batch.dtype)
+        ridge = self.ridge(env)
+        if ridge.dim() != 1 or ridge.dtype != batch.dtype:
+            ridge = ridge.reshape(-1).to(batch.dtype)
         made = QuadraticForm(sizes, ridge, self.layout.present(batch))
-        add = {
-            "potts": self._potts,
-            "lowrank": self._lowrank,
-            "smooth": self._smooth,
-            "sparse": self._sparse,
-            "dense": self._dense,
-        }
-        for coupling, arguments in self.couplings:
-            values = [argument(env) for argument in arguments]
-            made = add[coupling.potential](made, env, coupling, values, self.share)
+        for coupling, arguments, add in self.couplings:
+            made = add(made, env, coupling, [argument(env) for argument in arguments])
         return _merged(made)
 
     def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
@@ -164,10 +191,13 @@ class QuadraticTerm(BoundTerm):
 
     def axis_sizes(self, batch: Batch) -> tuple[int, ...]:
         """The sizes of the field's axes, as declared."""
-        return tuple(
-            batch.size_of(axis.extent.name) if axis.extent.kind == "dim" else _axis_size(axis, self.graph)
-            for axis in self.layout.field.type.axes
-        )
+        return tuple([batch.size_of(known) if isinstance(known, str) else known for known in self._axes])
+
+    @cached_property
+    def _axes(self) -> tuple[int | str, ...]:
+        """The size of each axis, or the dim that has it."""
+        axes = self.layout.field.type.axes
+        return tuple(axis.extent.name if axis.extent.kind == "dim" else _axis_size(axis, self.graph) for axis in axes)
 
     # ------------------------------------------------------------------------------------------------------ couplings
 
@@ -177,49 +207,41 @@ class QuadraticTerm(BoundTerm):
             raise EnergyError(f"`{self.term.name}` couples a field and has no entries to normalise; use `online`")
         return gain
 
-    def _potts(
-        self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
-    ) -> QuadraticForm:
-        vectors = self._vectors(form, values[0], one.arguments[0].type)
+    def _potts(self, form: QuadraticForm, env: Environment, one: _Coupling, values: list[Tensor]) -> QuadraticForm:
+        vectors = self._vectors(form, values[0], one)
         gain = self._gain(env)
         bounded = self.bounded and form.sizes.channels > 1
-        weight = Bound(gain, share, form.ridge) if bounded else vectors.new_full((1,), gain)
+        weight = Bound(gain, self.share, form.ridge) if bounded else vectors.new_full((1,), gain)
         return replace(form, vectors=(*form.vectors, Vectors(vectors, weight, 0.0, 1.0)))
 
-    def _lowrank(
-        self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
-    ) -> QuadraticForm:
-        declared = one.arguments[0].type
-        vectors = self._vectors(form, values[0], declared)
+    def _lowrank(self, form: QuadraticForm, env: Environment, one: _Coupling, values: list[Tensor]) -> QuadraticForm:
+        vectors = self._vectors(form, values[0], one)
         own = Vectors(vectors, vectors.new_full((1,), self._gain(env)))
-        if declared.label_axes:  # a vector for each cell: every channel is coupled with every other
+        if one.declared.label_axes:  # a vector for each cell: every channel is coupled with every other
             own = replace(own, given=vectors.flatten(1).unflatten(1, (-1, form.sizes.channels * form.sizes.positions)))
         return replace(form, vectors=(*form.vectors, own))
 
-    def _vectors(self, form: QuadraticForm, value: Tensor, declared: TensorType) -> Tensor:
+    def _vectors(self, form: QuadraticForm, value: Tensor, one: _Coupling) -> Tensor:
         """[B or 1, K, N], or [B or 1, K, M, N] for vectors of cells; zero where there is no position."""
-        ranks = {"number": 0, "labels": 1, "dim": 2}
-        order = sorted(range(len(declared.axes)), key=lambda i: ranks[declared.axes[i].extent.kind])
-        moved = value if order == sorted(order) else value.permute(0, *(1 + axis for axis in order))
-        numbers = prod(moved.shape[1 : 1 + len(declared.number_axes)])
-        beyond = (form.sizes.channels,) if declared.label_axes else ()
+        moved = one.in_order(value)
+        numbers = prod(moved.shape[1 : 1 + len(one.declared.number_axes)])
+        beyond = (form.sizes.channels,) if one.declared.label_axes else ()
         cells = moved.reshape(moved.shape[0], numbers, *beyond, form.sizes.positions)
         if form.present is None:
             return cells
         return torch.where(form.present.reshape(form.present.shape[0], *([1] * (cells.dim() - 2)), -1), cells, 0)
 
-    def _smooth(
-        self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
-    ) -> QuadraticForm:
-        shape, declared = self.layout.shape(env.batch), one.arguments[0].type
-        offsets = _directions(len(shape), dict(one.options).get("diagonals", False))
+    def _smooth(self, form: QuadraticForm, env: Environment, one: _Coupling, values: list[Tensor]) -> QuadraticForm:
+        shape = self.layout.shape(env.batch)
+        offsets = _directions(len(shape), one.diagonals)
         if not offsets:
             return form
-        order = _in_order(declared.axes)
-        weights = values[0] if order == sorted(order) else values[0].permute(0, *(1 + axis for axis in order))
-        local = form.sizes.positions if declared.index_axes else 1
-        by_direction = len(offsets) if declared.number_axes else 1
-        weights = weights.reshape(weights.shape[0], by_direction, local).expand(-1, len(offsets), -1)
+        weights = one.in_order(values[0])
+        local = form.sizes.positions if one.local else 1
+        by_direction = len(offsets) if one.directed else 1
+        weights = weights.reshape(weights.shape[0], by_direction, local)
+        if by_direction != len(offsets):
+            weights = weights.expand(-1, len(offsets), -1)
         gain = self._gain(env)
         weights = weights if gain == 1 else weights * gain
         made = Stencil(shape, offsets, weights.abs() if self.bounded else weights)
@@ -227,14 +249,12 @@ class QuadraticTerm(BoundTerm):
             made = replace(made, weights=torch.where(made.between(form.present), made.weights, 0))
         return replace(form, stencil=made if form.stencil is None else _joined(form.stencil, made))
 
-    def _sparse(
-        self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
-    ) -> QuadraticForm:
+    def _sparse(self, form: QuadraticForm, env: Environment, one: _Coupling, values: list[Tensor]) -> QuadraticForm:
         rows = full(values[0], form.sizes.batch)
         weights = full(values[1].reshape(values[1].shape[0], -1), form.sizes.batch).expand(-1, rows.shape[1])
         weights = weights * self._gain(env)
         exists = (rows >= 0).all(-1)
-        counted = env.batch.along[one.arguments[0].type.index_axes[0].extent.name].valid(rows.shape[1], rows.device)
+        counted = env.batch.along[one.declared.index_axes[0].extent.name].valid(rows.shape[1], rows.device)
         exists = exists if counted is None else exists & counted
         ends = torch.where(exists.unsqueeze(-1), rows, 0)
         if form.present is not None:
@@ -253,17 +273,15 @@ class QuadraticTerm(BoundTerm):
             made = Links(ends, torch.cat([form.links.weights, made.weights], 1))
         return replace(form, links=made)
 
-    def _dense(
-        self, form: QuadraticForm, env: Environment, one: Potential, values: list[Tensor], share: float
-    ) -> QuadraticForm:
-        matrix = self._matrix(values[0] * self._gain(env), one.arguments[0].type)
+    def _dense(self, form: QuadraticForm, env: Environment, one: _Coupling, values: list[Tensor]) -> QuadraticForm:
+        matrix = self._matrix(values[0] * self._gain(env), one.declared)
         if form.present is not None:
             cells = form.present.unsqueeze(1).expand(-1, form.sizes.channels, -1).flatten(1)
             matrix = torch.where(cells.unsqueeze(1) & cells.unsqueeze(2), matrix, 0)
         if self.bounded and matrix.shape[-1]:
             # Numbers that are not finite stay in the matrix, where the solver finds them and says so.
             below = torch.linalg.eigvalsh(torch.nan_to_num(matrix, posinf=0.0, neginf=0.0))[:, 0].neg().clamp(min=0)
-            matrix = matrix / (1 + below / (share * _positive(form.ridge)))[:, None, None]
+            matrix = matrix / (1 + below / (self.share * _positive(form.ridge)))[:, None, None]
         return replace(form, dense=matrix if form.dense is None else form.dense + matrix)
 
     def _matrix(self, value: Tensor, declared: TensorType) -> Tensor:
@@ -306,6 +324,8 @@ def _joined(one: Stencil, other: Stencil) -> Stencil:
 
 def _merged(form: QuadraticForm) -> QuadraticForm:
     """Vectors of cells [B or 1, K, M N] see a field of one channel; beside other parts they become a dense matrix."""
+    if not form.vectors:
+        return form
     cells = form.sizes.channels * form.sizes.positions
     of_cells = [part for part in form.vectors if part.given.shape[2] != form.sizes.positions]
     if not of_cells or form.sizes.channels == 1:

@@ -80,6 +80,8 @@ class BatchMaker:
         # Dims whose variables all run along them alone: where all of these are masked, masks tell what is padding.
         along = {dim: [v for v in graph.discrete if dim in v.dims] for dim in self.sequence_dims}
         self.alone = {d: [v.name for v in ones] for d, ones in along.items() if all(v.dims == (d,) for v in ones)}
+        # Values that are looked at: of fields, their backends tell which numbers are no good, and in which example.
+        self.examined = frozenset(name for name, one in self.wanted.items() if one.integral or not graph.fields)
         # Fixed edges whose ends were found to exist: the tensor, its version, and the sizes of the dims at that time.
         self._fitting: dict[str, tuple[Tensor, int, dict[str, int]]] = {}
 
@@ -375,9 +377,9 @@ class BatchMaker:
     def _values(self, batch: Batch) -> None:
         """Values on the host are checked, fixed ones once; on an accelerator that would wait for the device."""
         for name, tensor in batch.tensors.items():
-            wanted = self.wanted[name]
-            if tensor.numel() == 0 or not seen(tensor):
+            if name not in self.examined or tensor.numel() == 0 or not seen(tensor):
                 continue
+            wanted = self.wanted[name]
             declared = wanted.declared
             if not wanted.integral:
                 self._numbers(declared, tensor, batch)
@@ -395,9 +397,7 @@ class BatchMaker:
                     raise self.fail("E0505", declared.span, name=name, labels=declared.type.element, **facts)
 
     def _numbers(self, declared: Input, tensor: Tensor, batch: Batch) -> None:
-        """Refuse NaN and inf where there is a cell; of fields, their backends tell which examples fail."""
-        if self.graph.fields:
-            return
+        """Refuse NaN and inf where there is a cell."""
         # One pass without a copy; where the sum is one of the two, every number is looked at.
         if float(tensor.detach().sum()) < math.inf:
             return
