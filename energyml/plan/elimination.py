@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from energyml.plan.width import LARGEST_FOR_FILL, Elimination, Primal, min_fill, min_weight, natural
+from energyml.plan.width import LARGEST_FOR_FILL, Elimination, Primal, least_width, min_fill, min_weight, natural
 
 Scope = tuple[int, ...]
 
@@ -173,6 +173,11 @@ class Compiler(ABC):
     known: frozenset[int]
     first: frozenset[int]
 
+    @cached_property
+    def graph(self) -> Primal:
+        """The graph of cells that share a factor."""
+        return Primal(primal(self.scopes, len(self.sizes)), self.sizes, self.first, self.known)
+
     @abstractmethod
     def order(self, method: str, limit: float | None, ties: int = 0) -> Sequence[int] | None:
         """The order that a method of `SEARCHES` finds; `None` if it is wider than `limit`.
@@ -201,13 +206,9 @@ class PlainCompiler(Compiler):
     ) -> None:
         self.scopes, self.sizes, self.known, self.first = scopes, sizes, known, first
 
-    @cached_property
-    def _graph(self) -> Primal:
-        return Primal(primal(self.scopes, len(self.sizes)), self.sizes, self.first, self.known)
-
     def order(self, method: str, limit: float | None, ties: int = 0) -> Sequence[int] | None:
         """As `Compiler.order`."""
-        found = min_fill(self._graph, limit, ties) if ties else SEARCHES[method](self._graph, limit)
+        found = min_fill(self.graph, limit, ties) if ties else SEARCHES[method](self.graph, limit)
         return None if found is None else found.order
 
     def program(self, order: Sequence[int], known: frozenset[int], method: str, slices: Scope = ()) -> Program:
@@ -246,7 +247,8 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     Orders are tried by min-weight and, until one is cheap, by min-fill (where the graph is not huge), by the numbers of
     the cells, by min-fill with ties broken in other ways, and in the end by opt_einsum's greedy contraction paths.  If
     the messages of the cheapest order do not fit, the program is sliced: the cells that are in most of the large
-    messages are tried label by label.
+    messages are tried label by label.  A graph that is far too wide is refused soon: where a lower bound on all widths
+    proves it, fill-in is not counted, and where slices cannot bring the order in, no better one is looked for.
 
     Args:
         compiler: for the graph.
@@ -263,10 +265,13 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     limit = widest
     best: Program | None = None
     for method, ties, worth in _TRIALS:
-        if method == "min-fill" and len(compiler.sizes) > LARGEST_FOR_FILL:
+        if method == "min-fill" and len(compiler.sizes) * max(1, ties) > LARGEST_FOR_FILL:
             continue
-        if best.operations < worth if best is not None else ties:
-            break  # it is good enough, or other ties will not make so wide a graph narrow
+        if best is None:
+            if ties or (method == "min-fill" and widest is not None and least_width(compiler.graph, widest) > widest):
+                break  # other ties will not make so wide a graph narrow, or nothing will
+        elif best.operations < worth or (ties and not _may_fit(best, budget)):
+            break  # it is good enough, or so far from it that others like it are no help
         made = compiler.search(method, limit, ties)
         if made is not None:
             best = made if best is None or made.operations < best.operations else best
@@ -276,7 +281,7 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     if best is None:
         width = int(widest or 0)
         raise TooWide(width, BYTES * float(fewest) ** width, budget, searched=False)
-    if best.operations > WORTH_SEARCHING and not compiler.first:
+    if best.operations > WORTH_SEARCHING and _may_fit(best, budget) and not compiler.first:
         best = _searched(best, compiler)
     sliced = _sliced(best, compiler, budget)
     if sliced is None:
@@ -377,12 +382,17 @@ def _order_of_path(tables: Sequence[frozenset[int]], path: Sequence[Sequence[int
     return order
 
 
+def _may_fit(program: Program, budget: float) -> bool:
+    """Whether slices could make a program fit: a cell that is taken out divides the memory by its labels at most."""
+    return program.memory * program.rounds <= budget * LARGEST_SLICES
+
+
 def _sliced(program: Program, compiler: Compiler, budget: float) -> Program | None:
     """The program with cells taken out of its messages, one by one, until it fits; `None` if it never does."""
     fixed = compiler.known
     while program.memory > budget:
-        if program.memory * program.rounds > budget * LARGEST_SLICES:
-            return None  # a cell that is taken out divides the memory by its labels at most
+        if not _may_fit(program, budget):
+            return None
         shares: dict[int, float] = {}
         for step in program.steps:
             entries = _entries(step.kept, program.sizes)
