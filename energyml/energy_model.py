@@ -129,16 +129,22 @@ class EnergyModel(nn.Module):
         Args:
             **inputs: the declared inputs, [1, *axes]; `None` gives an input back to the caller.
         """
-        kept = {**self._buffers, **inputs}
+        reference = self._reference()
+        placed = {
+            # What is no tensor is refused by the check.
+            name: one.detach().to(reference.device if reference is not None else one.device, copy=True)
+            if isinstance(one, Tensor)
+            else one
+            for name, one in inputs.items()
+        }
+        kept = {**self._buffers, **placed}
         known = {name: one for name, one in kept.items() if one is not None or name not in self.graph.inputs}
         self._maker.check_fixed(cast("dict[str, Tensor]", known))
-        reference = self._reference()
-        for name, one in inputs.items():
+        for name, one in placed.items():
             if one is None:
                 self._buffers.pop(name, None)
             else:
-                device = one.device if reference is None else reference.device
-                self._buffers[name] = one.detach().to(device, copy=True)
+                self._buffers[name] = one
         return self
 
     @property

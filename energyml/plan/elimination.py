@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from energyml.plan.width import LARGEST_FOR_FILL, Elimination, Primal, least_width, min_fill, min_weight, natural
+from energyml.plan.width import (
+    LARGEST_FOR_FILL,
+    SOON_BY_FILL,
+    Elimination,
+    Primal,
+    least_width,
+    min_fill,
+    min_weight,
+    natural,
+)
 
 Scope = tuple[int, ...]
 
@@ -21,7 +30,7 @@ BYTES = 8
 LARGEST_SLICES = 1 << 16
 # Operations below which looking for a better order takes longer than many runs, and above which even opt_einsum's
 # search, tens of milliseconds, is short.
-CHEAP, WORTH_SEARCHING = 1 << 18, 1 << 30
+CHEAP, WORTH_SEARCHING = 1 << 19, 1 << 30
 # Min-fill is run again with other ways to break ties, so many at most; each of them for so many operations more.
 OTHER_TIES, WORTH_OTHER_TIES = 4, 1 << 23
 
@@ -244,11 +253,12 @@ def make_program(
 def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     """The cheapest program that was found within a budget of memory.
 
-    Orders are tried by min-weight and, until one is cheap, by min-fill (where the graph is not huge), by the numbers of
-    the cells, by min-fill with ties broken in other ways, and in the end by opt_einsum's greedy contraction paths.  If
-    the messages of the cheapest order do not fit, the program is sliced: the cells that are in most of the large
-    messages are tried label by label.  A graph that is far too wide is refused soon: where a lower bound on all widths
-    proves it, fill-in is not counted, and where slices cannot bring the order in, no better one is looked for.
+    Orders are tried by min-fill (where the graph is not huge) and min-weight, the sooner one first, and, until one is
+    cheap, by the numbers of the cells, by min-fill with ties broken in other ways, and in the end by opt_einsum's
+    greedy contraction paths.  If the messages of the cheapest order do not fit, the program is sliced: the cells that
+    are in most of the large messages are tried label by label.  A graph that is far too wide is refused soon: where a
+    lower bound on all widths proves it, no second search is made, and where slices cannot bring the order in, no
+    better one is looked for.
 
     Args:
         compiler: for the graph.
@@ -264,14 +274,12 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     bounded = min(sizes, default=fewest) > 1
     limit = widest
     best: Program | None = None
-    for method, ties, worth in _TRIALS:
-        if method == "min-fill" and len(compiler.sizes) * max(1, ties) > LARGEST_FOR_FILL:
-            continue
-        if best is None:
-            if ties or (method == "min-fill" and widest is not None and least_width(compiler.graph, widest) > widest):
-                break  # other ties will not make so wide a graph narrow, or nothing will
-        elif best.operations < worth or (ties and not _may_fit(best, budget)):
-            break  # it is good enough, or so far from it that others like it are no help
+    for number, (method, ties, worth) in enumerate(_trials(len(compiler.sizes))):
+        if best is not None:
+            if best.operations < worth or (ties and not _may_fit(best, budget)):
+                break  # it is good enough, or so far from it that others like it are no help
+        elif ties or (number == 1 and widest is not None and least_width(compiler.graph, widest) > widest):
+            break  # other ties will not make so wide a graph narrow, or nothing will
         made = compiler.search(method, limit, ties)
         if made is not None:
             best = made if best is None or made.operations < best.operations else best
@@ -294,13 +302,17 @@ SEARCHES: Mapping[str, Callable[[Primal, float | None], Elimination | None]] = {
     "min-fill": min_fill,
     "natural": natural,
 }
-# Searches, ways to break ties, and the operations of the best order so far from which on each is worth its time.
-_TRIALS = (
-    ("min-weight", 0, 0),
-    ("min-fill", 0, CHEAP),
-    ("natural", 0, 4 * CHEAP),
-    *(("min-fill", ties, ties * WORTH_OTHER_TIES) for ties in range(1, OTHER_TIES + 1)),
-)
+
+
+def _trials(cells: int) -> Iterator[tuple[str, int, int]]:
+    """Searches, ways to break ties, and how many operations the best order so far must take for each to be worth it."""
+    sooner = ("min-fill", "min-weight") if cells <= SOON_BY_FILL else ("min-weight", "min-fill")
+    for method, worth in zip((*sooner, "natural"), (0, CHEAP, 4 * CHEAP), strict=True):
+        if method != "min-fill" or cells <= LARGEST_FOR_FILL:
+            yield method, 0, worth
+    for ties in range(1, OTHER_TIES + 1):
+        if ties * cells <= LARGEST_FOR_FILL:
+            yield "min-fill", ties, ties * WORTH_OTHER_TIES
 
 
 def searched_by(method: str, ties: int) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 # Beyond this many cells, of all searches together, counting fill-in costs more than its better orders bring.
 LARGEST_FOR_FILL = 2_000
+# Up to this many cells it is counted as soon as cliques are weighed.
+SOON_BY_FILL = 500
 
 
 @dataclass(frozen=True)
