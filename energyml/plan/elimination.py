@@ -253,12 +253,12 @@ def make_program(
 def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     """The cheapest program that was found within a budget of memory.
 
-    Orders are tried by min-fill (where the graph is not huge) and min-weight, the sooner one first, and, until one is
-    cheap, by the numbers of the cells, by min-fill with ties broken in other ways, and in the end by opt_einsum's
-    greedy contraction paths.  If the messages of the cheapest order do not fit, the program is sliced: the cells that
-    are in most of the large messages are tried label by label.  A graph that is far too wide is refused soon: where a
-    lower bound on all widths proves it, no second search is made, and where slices cannot bring the order in, no
-    better one is looked for.
+    Orders are tried by min-fill (where the graph is not huge) or min-weight, whichever is sooner, and, until one is
+    cheap, by the other, by the numbers of the cells, by min-fill with ties broken in other ways, and in the end by
+    opt_einsum's greedy contraction paths.  If the messages of the cheapest order do not fit, the program is sliced: the
+    cells that are in most of the large messages are tried label by label.  A graph that is far too wide is refused
+    soon: where a lower bound on all widths proves it, no second search is made, and where slices cannot bring the
+    order in, no better one is looked for.
 
     Args:
         compiler: for the graph.
@@ -274,12 +274,14 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     bounded = min(sizes, default=fewest) > 1
     limit = widest
     best: Program | None = None
-    for number, (method, ties, worth) in enumerate(_trials(len(compiler.sizes))):
+    for number, (method, ties, worth) in enumerate(_trials(compiler.sizes, len(sizes) == 1)):
         if best is not None:
             if best.operations < worth or (ties and not _may_fit(best, budget)):
                 break  # it is good enough, or so far from it that others like it are no help
-        elif ties or (number == 1 and widest is not None and least_width(compiler.graph, widest) > widest):
-            break  # other ties will not make so wide a graph narrow, or nothing will
+        elif ties:
+            continue  # they will not make so wide a graph narrow
+        elif number == 1 and widest is not None and least_width(compiler.graph, widest) > widest:
+            break  # nothing will
         made = compiler.search(method, limit, ties)
         if made is not None:
             best = made if best is None or made.operations < best.operations else best
@@ -304,15 +306,21 @@ SEARCHES: Mapping[str, Callable[[Primal, float | None], Elimination | None]] = {
 }
 
 
-def _trials(cells: int) -> Iterator[tuple[str, int, int]]:
+def _trials(sizes: Sequence[int], alike: bool) -> Iterator[tuple[str, int, float]]:
     """Searches, ways to break ties, and how many operations the best order so far must take for each to be worth it."""
-    sooner = ("min-fill", "min-weight") if cells <= SOON_BY_FILL else ("min-weight", "min-fill")
-    for method, worth in zip((*sooner, "natural"), (0, CHEAP, 4 * CHEAP), strict=True):
-        if method != "min-fill" or cells <= LARGEST_FOR_FILL:
-            yield method, 0, worth
+    cells = len(sizes)
+    if cells > SOON_BY_FILL:
+        yield "min-weight", 0, 0
+    if cells <= LARGEST_FOR_FILL:
+        yield "min-fill", 0, CHEAP
+    if cells <= SOON_BY_FILL and not alike:  # fill-in does not tell large label sets from small ones
+        yield "min-weight", 0, CHEAP
+    yield "natural", 0, 4 * CHEAP
     for ties in range(1, OTHER_TIES + 1):
         if ties * cells <= LARGEST_FOR_FILL:
             yield "min-fill", ties, ties * WORTH_OTHER_TIES
+    if cells <= SOON_BY_FILL and alike:
+        yield "min-weight", 0, math.inf
 
 
 def searched_by(method: str, ties: int) -> str:

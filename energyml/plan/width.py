@@ -200,26 +200,32 @@ class _Fill:
 
     def _join(self, cell: int, around: int) -> list[int]:
         """Connect the neighbours of an eliminated cell; the cells whose key may have changed."""
-        clique, touched, joined = _members(around), around, False
+        clique, touched = _members(around), around
         for one in clique:
             own = self.adjacent[one] = self.adjacent[one] & ~(1 << cell)
             # With the cell go the gaps between it and the neighbours that it does not see.
             self.fill[one] -= (own & ~around).bit_count()
             self.clique[one] -= self.weights[cell]
         for one in clique:
-            own = self.adjacent[one]
-            for other in _members(around & ~own & (-2 << one)):  # a new edge, from its lower end
-                joined = True
-                both = own & self.adjacent[other] & ~around
-                touched |= both
-                for seeing in _members(both):
-                    self.fill[seeing] -= 1
-        if joined:
-            for one in clique:
-                self.adjacent[one] |= around & ~(1 << one)
-            for one in clique:
-                self._count(one)
+            for other in _members(around & ~self.adjacent[one] & ~(1 << one)):
+                touched |= self._connect(one, other)
         return _members(touched)
+
+    def _connect(self, one: int, other: int) -> int:
+        """Add an edge; the cells that see both of its ends, for which a gap is filled.
+
+        Each end then has gaps to the neighbours of the other that it does not see.
+        """
+        own, theirs = self.adjacent[one], self.adjacent[other]
+        both = own & theirs
+        for seeing in _members(both):
+            self.fill[seeing] -= 1
+        self.fill[one] += (own ^ both).bit_count()
+        self.fill[other] += (theirs ^ both).bit_count()
+        self.clique[one] += self.weights[other]
+        self.clique[other] += self.weights[one]
+        self.adjacent[one], self.adjacent[other] = own | 1 << other, theirs | 1 << one
+        return both
 
 
 def _bits(cells: Collection[int]) -> int:

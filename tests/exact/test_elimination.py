@@ -164,10 +164,10 @@ def searches(
     return refused.value, asked
 
 
-def test_a_lower_bound_refuses_dense_graphs_before_fill_in_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lower_bound_refuses_dense_graphs_before_a_second_search(monkeypatch: pytest.MonkeyPatch) -> None:
     refused, asked = searches(list(combinations(range(60), 2)), 60, monkeypatch)
     assert not refused.searched
-    assert asked == [("min-weight", 0)]
+    assert asked == [("min-fill", 0)]
 
 
 def test_no_better_order_is_looked_for_where_slices_cannot_help(monkeypatch: pytest.MonkeyPatch) -> None:
