@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from itertools import accumulate
+from operator import mul
 from typing import TypeVar
 
 import numpy as np
@@ -57,7 +58,7 @@ class Plan:
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
 
 
 MEGABYTE = 1 << 20

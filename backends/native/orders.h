@@ -1,7 +1,6 @@
 // Elimination orders: the twin of energyml/plan/width.py, which finds the same orders.
 #pragma once
 
-#include <functional>
 #include <utility>
 
 #include "simd.h"
@@ -47,33 +46,55 @@ struct Key {
     }
 };
 
-// Cells by their keys, where keys change: an entry that is not its cell's last is skipped.
+// Cells by their keys, where keys change: a heap that knows where each cell stands in it.
 class Queue {
   public:
-    explicit Queue(int64_t cells) : current_(static_cast<size_t>(cells), GONE) { waiting_.reserve(static_cast<size_t>(2 * cells)); }
+    explicit Queue(int64_t cells) : place_(static_cast<size_t>(cells), ABSENT) { heap_.reserve(static_cast<size_t>(cells)); }
     void put(const Key& key) {
-        Key& before = current_[key.cell()];
-        if (before == key) return;
-        before = key;
-        waiting_.push_back(key);
-        std::push_heap(waiting_.begin(), waiting_.end(), std::greater<Key>());
+        int64_t& place = place_[key.cell()];
+        if (place == ABSENT) {
+            place = static_cast<int64_t>(heap_.size());
+            heap_.push_back(key);
+            rise(key, place);
+        } else if (heap_[place] > key) {
+            rise(key, place);
+        } else if (!(heap_[place] == key)) {
+            sink(key, place);
+        }
     }
     // The next cell, or -1 when none is left.
     int64_t take() {
-        while (!waiting_.empty()) {
-            std::pop_heap(waiting_.begin(), waiting_.end(), std::greater<Key>());
-            const Key key = waiting_.back();
-            waiting_.pop_back();
-            if (!(current_[key.cell()] == key)) continue;
-            current_[key.cell()] = GONE;
-            return key.cell();
-        }
-        return -1;
+        if (heap_.empty()) return -1;
+        const int64_t cell = heap_.front().cell();
+        const Key last = heap_.back();
+        heap_.pop_back();
+        place_[cell] = ABSENT;
+        if (!heap_.empty()) sink(last, 0);
+        return cell;
     }
 
   private:
-    inline static const Key GONE{true, -1, 0, 0, 0};
-    std::vector<Key> current_, waiting_;
+    void set(const Key& key, int64_t place) {
+        heap_[place] = key;
+        place_[key.cell()] = place;
+    }
+    void rise(const Key& key, int64_t place) {
+        for (int64_t above; place && heap_[above = (place - 1) / 2] > key; place = above) set(heap_[above], place);
+        set(key, place);
+    }
+    void sink(const Key& key, int64_t place) {
+        const auto count = static_cast<int64_t>(heap_.size());
+        for (int64_t below; (below = 2 * place + 1) < count; place = below) {
+            below += below + 1 < count && heap_[below] > heap_[below + 1];
+            if (!(key > heap_[below])) break;
+            set(heap_[below], place);
+        }
+        set(key, place);
+    }
+
+    static constexpr int64_t ABSENT = -1;
+    std::vector<Key> heap_;
+    std::vector<int64_t> place_;
 };
 
 // For each cell the cells it shares a factor with, in any order; known ones are nobody's neighbours.
