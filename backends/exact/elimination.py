@@ -295,7 +295,7 @@ class BatchElimination:
     def _one(self, part: Part, wide: Tables, known: Tensor, **wanted: Any) -> native.Outcome:
         plan = part.plan
         code = plan.code(wide)
-        work = plan.program.operations / plan.program.rounds * len(part.rows)
+        work = plan.program.costs.operations * len(part.rows)
         threads = int(min(torch.get_num_threads(), max(1, work // native.WORTH_A_THREAD)))
         labels = known.index_select(1, code.known)
         return native.run(code, part.rows, wide, labels, first=plan.first, threads=threads, **wanted)

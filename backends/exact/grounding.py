@@ -223,15 +223,12 @@ def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | No
         return None
     if any(batch.along[dim].count is not None for dim in (*binding.dims, binding.over)):
         return None
-    if any(
-        len(ref.indices) != 1 or ref.indices[0].index not in binding.ends or ref.indices[0].offset
-        for ref in term.term.scope
-    ):
+    ends = [ref.indices[0].index for ref in term.term.scope if len(ref.indices) == 1 and not ref.indices[0].offset]
+    # An edge exists where all of its ends do, also those that the scope leaves out.
+    if len(ends) != len(term.term.scope) or set(ends) != set(binding.ends):
         return None
-    if {ref.indices[0].index for ref in term.term.scope} != set(binding.ends):
-        return None  # an edge exists where all of its ends do, also those that the scope leaves out
     rows = _read(batch.fixed.get(binding.source, batch.tensors[binding.source]))
-    columns = [binding.ends.index(ref.indices[0].index or "") for ref in term.term.scope]
+    columns = [binding.ends.index(end) for end in ends if end is not None]
     if columns != list(range(rows.shape[2])):
         rows = rows[:, :, columns]
     if len(cells.shapes) == 1:

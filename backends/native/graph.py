@@ -25,14 +25,15 @@ class Layout:
     Attributes:
         sources: [factors] int64: which table.
         elements: [factors] int64: which element of that table's index set.
-        strides: for each table those of the cells of its scopes.
-        axes: for each table the sizes and the strides of the axes of its index set.
+        tables: for each table how many cells its scopes have and their strides; how many axes its index set has, and
+            the sizes and the strides of these.
+        count: how many tables there are.
     """
 
     sources: np.ndarray
     elements: np.ndarray
-    strides: Sequence[Sequence[int]]
-    axes: Sequence[Sequence[tuple[int, int]]]
+    tables: array[int]
+    count: int
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,8 @@ def encoded(program: Program, layout: Layout) -> Encoded:
     steps = program.steps
     assert isinstance(steps, Steps)
     known = np.array(sorted(program.known), dtype=np.int64)
-    numbers = array("q")
-    for strides, axes in zip(layout.strides, layout.axes, strict=True):
-        numbers.extend((len(strides), *strides, len(axes), *(number for axis in axes for number in axis)))
     made = kernels.read_program(
-        *steps.graph, layout.sources, layout.elements, numbers, len(layout.axes), known, len(known), steps.numbers
+        *steps.graph, layout.sources, layout.elements, layout.tables, layout.count, known, len(known), steps.numbers
     )
     return Encoded(made, len(program.sizes), len(steps), torch.from_numpy(known))
 

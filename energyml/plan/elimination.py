@@ -94,7 +94,7 @@ class Program:
         """The largest number of cells that a message has."""
         return self.costs.width
 
-    @cached_property
+    @property
     def operations(self) -> float:
         """Multiplications and additions of one pass over all slices: the entries of each clique times its tables."""
         return self.costs.operations * self.rounds
@@ -109,7 +109,7 @@ class Program:
         """Bytes of the messages and their gradients for one example."""
         return 2 * BYTES * self.message_entries
 
-    @cached_property
+    @property
     def rounds(self) -> float:
         """How often the program is run."""
         return _entries(self.slices, self.sizes)
