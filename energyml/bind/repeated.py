@@ -70,8 +70,12 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 def _around(fixed: Mapping[str, Tensor | None], reference: Tensor | None) -> tuple[object, ...] | None:
     """What a batch depends on beside the arguments of a call; `None` where changes could not be told."""
-    if any(one is not None and one.is_inference() for one in fixed.values()):
-        return None  # they have no version
-    versions = tuple((name, id(one), one._version) for name, one in fixed.items() if one is not None)
-    where = None if reference is None else (reference.device, reference.dtype)
-    return versions, where, torch.get_default_dtype(), torch.is_inference_mode_enabled()
+    found: list[object] = [torch.get_default_dtype(), torch.is_inference_mode_enabled()]
+    if reference is not None:
+        found += (reference.device, reference.dtype)
+    for name, one in fixed.items():
+        if one is not None:
+            if one.is_inference():
+                return None  # it has no version
+            found += (name, id(one), one._version)
+    return tuple(found)
