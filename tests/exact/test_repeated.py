@@ -119,16 +119,16 @@ def made_like(model: em.EnergyModel, edges: list[list[int]]) -> em.EnergyModel:
     return copy.deepcopy(model).fix(link=torch.tensor([edges]))
 
 
-def test_gradients_after_calls_without_them() -> None:
+@pytest.mark.parametrize("using", ["exact", "exact(engine: torch)"])
+def test_gradients_after_calls_without_them(using: str) -> None:
     model, labels = made(), known(-1, 2, -1, -1, 0)
     truth = torch.autograd.grad(fresh_total(model, labels), list(model.parameters()))
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
-            ask(model, labels)
-            ask(model, labels)
-        found = torch.autograd.grad(
-            model.infer(evidence={"y": labels}, using="exact").log_partition.sum(), list(model.parameters())
-        )
+            torch.testing.assert_close(ask(model, labels, using), fresh(model, labels))
+            torch.testing.assert_close(ask(model, labels, using), fresh(model, labels))
+        total = model.infer(evidence={"y": labels}, using=using).log_partition.sum()
+        found = torch.autograd.grad(total, list(model.parameters()))
         for one, other in zip(found, truth, strict=True):
             torch.testing.assert_close(one, other)
 
