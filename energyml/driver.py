@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from energyml.cards.card import CardKind, Selection
+from energyml.cards.registry import built_in
 from energyml.diagnostics import Diagnostic, EnergyError, Report, Source, SpecError
 from energyml.ir.build import build
 from energyml.ir.graph import Graph
@@ -94,11 +96,26 @@ def compile_source(source: Source) -> Compiled:
 
 def read_choices(kind: CardKind, text: str, model: CheckedModel | None = None) -> list[Selection]:
     """Choices as written on the command line or in Python: `exact, mean_field(steps: 20)`."""
+    names = _names_alone(kind, text)
+    if names is not None:
+        return list(names)
     source = Source(f"<{kind}>", text)
     report = Report(source)
     made = check_choice(kind, parse_choices(source, report), report, model)
     report.raise_errors()
     return made
+
+
+@lru_cache(maxsize=256)
+def _names_alone(kind: CardKind, text: str) -> tuple[Selection, ...] | None:
+    """Choices that are names of built-in cards and no more, alike for all models; `None` where there is more."""
+    source = Source(f"<{kind}>", text)
+    report = Report(source)
+    choices = parse_choices(source, report)
+    found = [built_in(kind).get(choice.name.text) for choice in choices]
+    made = tuple(Selection(card) for card in found if card and not any(option.required for option in card.options))
+    plain = not report.errors and not any(choice.arguments or choice.block for choice in choices)
+    return made if made and plain and len(made) == len(choices) else None
 
 
 def read_choice(kind: CardKind, text: str, model: CheckedModel | None = None) -> Selection:

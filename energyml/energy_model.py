@@ -18,6 +18,7 @@ from energyml.bind.batch import Batch
 from energyml.bind.binder import NetBuilder, bind_labels, initial_value, used_inputs
 from energyml.bind.gains import Gain
 from energyml.bind.maker import BatchMaker, LengthsLike, MaskLike
+from energyml.bind.repeated import LastCall
 from energyml.bind.tensors import Compiler, Environment
 from energyml.bind.terms import bind_term
 from energyml.cards.card import Selection
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 _NOT_HERE = "this version has no implementation of it; `energyml explain` lists the backends that serve"
 # What a model has from its spec: made again from the text, and shared between copies.
-_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_ready", "_settled"})
+_FROM_SPEC = frozenset(
+    {"compiled", "graph", "structure", "terms", "_maker", "_answers", "_ready", "_settled", "_last_call"}
+)
 
 
 class BackendRefused(EnergyError):
@@ -78,6 +81,7 @@ class EnergyModel(nn.Module):
         self._answers = Answers(self.graph, source)
         self._ready: dict[str, tuple[Backend, Verdict]] = {}
         self._settled = Settled()
+        self._last_call = LastCall()
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters, networks and gains as they are; the spec as its text, the label sets as lists."""
@@ -102,7 +106,8 @@ class EnergyModel(nn.Module):
         memo[id(self)] = made
         shared = {key: value for key, value in self.__dict__.items() if key in _FROM_SPEC}
         own = {key: value for key, value in self.__dict__.items() if key not in _FROM_SPEC}
-        made.__dict__.update({**shared, **copy.deepcopy(own, memo), "_ready": {}, "_settled": Settled()})
+        afresh = {"_ready": {}, "_settled": Settled(), "_last_call": LastCall()}
+        made.__dict__.update({**shared, **copy.deepcopy(own, memo), **afresh})
         return made
 
     def _build(self) -> dict[str, bool]:
@@ -129,16 +134,22 @@ class EnergyModel(nn.Module):
         Args:
             **inputs: the declared inputs, [1, *axes]; `None` gives an input back to the caller.
         """
-        kept = {**self._buffers, **inputs}
+        reference = self._reference()
+        placed = {
+            # What is no tensor is refused by the check.
+            name: one.detach().to(reference.device if reference is not None else one.device, copy=True)
+            if isinstance(one, Tensor)
+            else one
+            for name, one in inputs.items()
+        }
+        kept = {**self._buffers, **placed}
         known = {name: one for name, one in kept.items() if one is not None or name not in self.graph.inputs}
         self._maker.check_fixed(cast("dict[str, Tensor]", known))
-        reference = self._reference()
-        for name, one in inputs.items():
+        for name, one in placed.items():
             if one is None:
                 self._buffers.pop(name, None)
             else:
-                device = one.device if reference is None else reference.device
-                self._buffers[name] = one.detach().to(device, copy=True)
+                self._buffers[name] = one
         return self
 
     @property
@@ -283,10 +294,19 @@ class EnergyModel(nn.Module):
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
         backend, verdict = self._backend(using)
-        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
-        problem = self._problem(batch, self._evidence(evidence, batch))
+        reference = self._reference()
+
+        def made(known: Mapping[str, Tensor] | None, told: Mapping[str, Tensor] | None) -> tuple[Batch, Evidence]:
+            batch = self._maker.make(inputs, lengths, mask, reference, told, self._buffers)
+            return batch, self._evidence(known, batch)
+
+        if inputs or lengths is not None or mask is not None or answer is not evidence:
+            problem = self._problem(*made(evidence, answer))
+        else:
+            known = self._last_call.made(evidence or {}, self._buffers, reference, lambda copies: made(copies, copies))
+            problem = self._problem(*known)
         if start:
-            problem.start = self._answers.labels(start, batch)
+            problem.start = self._answers.labels(start, problem.env.batch)
         if state is not None:
             problem.state = state
         return Posterior(backend.open(problem), verdict, problem)

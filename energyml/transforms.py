@@ -16,14 +16,16 @@ from torch import Tensor
 
 def followed() -> bool:
     """Whether a transform of `torch.func`, or forward differentiation, is under way; compiled code need not know."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    return not torch.compiler.is_compiling() and _transformed()
 
 
 def recorded() -> bool:
     """Whether derivatives may be taken that `requires_grad` does not tell of: in transforms, and in compiled code."""
-    return torch.compiler.is_compiling() or followed()
+    return torch.compiler.is_compiling() or _transformed()
+
+
+def _transformed() -> bool:
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def readable(tensor: Tensor) -> Tensor | None:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from energyml.backend import Backend, Problem, Session
 from energyml.backends.exact.chain import ChainSession
 from energyml.backends.exact.engines import ENGINES
-from energyml.backends.exact.forest import find_forest
 from energyml.backends.exact.graph import OUTSIDE, GraphSession
-from energyml.backends.exact.grounding import Sources
+from energyml.backends.exact.ground import Ground
 from energyml.backends.exact.plans import Plans
 from energyml.backends.exact.potentials import Layout
 from energyml.backends.exact.trees import TreeSession
@@ -17,7 +16,7 @@ from energyml.backends.gaussian.iterative import Settings
 from energyml.backends.gaussian.methods import Policy
 from energyml.backends.gaussian.session import FieldSession
 from energyml.backends.native import graphs
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.terms import BoundTerm
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
@@ -50,10 +49,5 @@ class Exact(Backend):
 
     @untraced(OUTSIDE)
     def _open_graph(self, problem: Problem) -> Session:
-        batch = problem.env.batch
-        terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
-        sources = Sources(problem.graph, terms, batch)
-        forest = find_forest(sources)
-        if forest is not None:
-            return TreeSession(problem, self.plans, sources, forest, self.kernels)
-        return GraphSession(problem, self.plans, sources, self.kernels)
+        ground = Ground.of(problem, self.plans, self.kernels)
+        return GraphSession(problem, ground) if ground.forest is None else TreeSession(problem, ground, ground.forest)

@@ -295,8 +295,8 @@ class BatchElimination:
     def _one(self, part: Part, wide: Tables, known: Tensor, **wanted: Any) -> native.Outcome:
         plan = part.plan
         code = plan.code(wide)
-        work = plan.program.operations / plan.program.rounds * len(part.rows)
-        threads = int(min(torch.get_num_threads(), max(1, work // native.WORTH_A_THREAD)))
+        worth = plan.program.costs.operations * len(part.rows) // native.WORTH_A_THREAD
+        threads = int(min(torch.get_num_threads(), worth)) if worth > 1 else 1
         labels = known.index_select(1, code.known)
         return native.run(code, part.rows, wide, labels, first=plan.first, threads=threads, **wanted)
 
@@ -420,7 +420,13 @@ def tracked(tables: Tables) -> bool:
 
 
 def _wide(tables: Tables) -> list[Tensor | None]:
-    return [None if table is None else table.detach().to(torch.float64).contiguous() for table in tables]
+    """Tables as the kernel reads them; most are so already, and asking is much sooner than converting."""
+    return [
+        table
+        if table is None or (table.dtype is torch.float64 and not table.requires_grad and table.is_contiguous())
+        else table.detach().to(torch.float64).contiguous()
+        for table in tables
+    ]
 
 
 def _gradients(wide: Tables, wanted: Sequence[bool], fill: float) -> list[Tensor | None]:

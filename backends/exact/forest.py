@@ -176,7 +176,8 @@ def find_forest(sources: Sources) -> Forest | None:
         or not sources.batch.size * sources.cells.count
     ):
         return None
-    scopes = [None if sources.covered(number) else sources.scopes(number) for number in range(len(arities))]
+    alone = len(sources.variables) == 1  # the cells of others are not numbered from 0 on
+    scopes = [None if alone and sources.covered(number) else sources.scopes(number) for number in range(len(arities))]
     pairs = [number for number, arity in enumerate(arities) if arity == 2]
     found = [places for number in pairs if (places := scopes[number]) is not None]
     size = sources.batch.size

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
-from energyml.backends.exact.elimination import BatchElimination, Part, slopes, tracked
+from energyml.backends.exact.elimination import BatchElimination, slopes, tracked
+from energyml.backends.exact.ground import Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
-from energyml.backends.exact.observed import Observed, observed
-from energyml.backends.exact.plans import Plans, Tables
+from energyml.backends.exact.plans import Tables
 from energyml.backends.expectations import comparable, cross_entropy, divergence, expected, factored_expectation
 from energyml.backends.logspace import difference
 from energyml.bind.terms import TableTerm
@@ -32,15 +32,17 @@ OUTSIDE = (
 class GraphSession(Session):
     """One batch of factor graphs."""
 
-    def __init__(self, problem: Problem, plans: Plans, sources: Sources, kernels: bool) -> None:
-        self.problem, self.plans, self.kernels = problem, plans, kernels
+    def __init__(self, problem: Problem, ground: Ground) -> None:
+        self.problem, self.ground, self.kernels = problem, ground, ground.kernels
         self.graph, self.batch = problem.graph, problem.env.batch
-        self.sources = sources
-        self.terms = [term for term, _ in sources.terms]
-        self.variables = sources.variables
-        self.latent = [v.name for v in self.graph.discrete if v.kind == "latent"]
-        self.outputs = [name for name in self.variables if name not in self.latent]
+        self.sources, self.terms, self.latent = ground.sources, ground.terms, ground.latent
+        self.variables = ground.sources.variables
         self._once = Remembered().once
+
+    @property
+    def outputs(self) -> list[str]:
+        """The variables that answers are about."""
+        return [name for name in self.variables if name not in self.latent]
 
     @untraced(OUTSIDE)
     def ask(self, query: Query) -> Result:
@@ -82,7 +84,7 @@ class GraphSession(Session):
     ) -> Tensor | None:
         """As `cell_tables`, for one variable; unless `whole`, without what programs know."""
         exists = self.batch.cells(name, dims) if self.sources.fixed else None
-        said = name in evidence.allowed and not ((not needed or not whole) and self._observed(evidence).settled)
+        said = name in evidence.allowed and not ((not needed or not whole) and self.ground.observed(evidence).settled)
         if exists is None and not needed and not said:
             return None
         allowed = evidence.allowed[name] if said else None
@@ -95,27 +97,6 @@ class GraphSession(Session):
             table = torch.where(exists.unsqueeze(-1), table, torch.where(only, 0.0, float("-inf")).to(table.dtype))
         return table
 
-    def run(self, evidence: Evidence, outputs_last: bool = False) -> BatchElimination:
-        """The eliminations of the batch; with latents first where a maximum over outputs needs them summed out."""
-        known = self._observed(evidence)
-        first = frozenset[int]()
-        if outputs_last:
-            spans = [self.sources.cells.span(name) for name in self.latent]
-            first = frozenset(cell for span in spans for cell in range(span.start, span.stop))
-        parts = [
-            Part(group, self.plans.plan(self.sources, group, known.known(group.rows), first))
-            for group in (self.plans.groups(self.sources) if self.batch.size else ())
-        ]
-        count = self.sources.cells.count
-        return BatchElimination(parts, self.batch.size, count, known.labels, self.batch.device, self.kernels)
-
-    def _observed(self, evidence: Evidence) -> Observed:
-        """What evidence tells about the cells; looked at once for that of the problem."""
-        if evidence is not self.problem.evidence:
-            return observed(evidence, self.sources)
-        found: Observed = self._once("observed", lambda: observed(evidence, self.sources))
-        return found
-
     # --------------------------------------------------------------------------------------------------- probabilities
 
     @property
@@ -126,7 +107,7 @@ class GraphSession(Session):
 
     def _sum(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> Tensor:
         tables = [*self.tables(), *self.cell_tables(evidence, needed=bool(cost), cost=cost)]
-        run = self.run(evidence)
+        run = self.ground.run(evidence)
         if not run.parts:
             return self._nothing()
         if all(table is None for table in tables):
@@ -176,7 +157,7 @@ class GraphSession(Session):
 
     def shares(self, tables: Tables, wanted: Sequence[bool]) -> list[Tensor]:
         """Gradients of log Z by the wanted tables; differentiable where the scores are."""
-        run = self.run(self.problem.evidence)
+        run = self.ground.run(self.problem.evidence)
         if not run.parts:
             return [torch.zeros_like(table) if table is not None else self._nothing() for table in tables]
         if followed():
@@ -229,7 +210,7 @@ class GraphSession(Session):
 
     def _entropy(self, query: Query) -> Tensor:
         """H of the outputs: of each cell given those eliminated after it; no large scores are subtracted."""
-        run = self.run(self.problem.evidence, outputs_last=bool(self.latent))
+        run = self.ground.run(self.problem.evidence, outputs_last=bool(self.latent))
         if not run.parts:
             return self._nothing()
         tables = [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True)]
@@ -256,11 +237,11 @@ class GraphSession(Session):
     def expected_score(self, other: Problem) -> Tensor:
         """[B]: the expected score of another model: its tables are added to the graph, with zeros for numbers."""
         theirs = [(term, other.env.batch) for term in other.terms if isinstance(term, TableTerm)]
-        second = GraphSession(other, self.plans, Sources(other.graph, theirs, other.env.batch), self.kernels)
+        second = GraphSession(other, self._ground(Sources(other.graph, theirs, other.env.batch), other.evidence))
         by_name = dict(zip(second.variables, second.cell_tables(other.evidence, needed=True), strict=True))
         scores = [*second.expanded(), *(one for name in self.variables if (one := by_name[name]) is not None)]
         sources = Sources(self.graph, [*self.sources.terms, *theirs], self.batch)
-        joint = GraphSession(self.problem, self.plans, sources, self.kernels)
+        joint = GraphSession(self.problem, self._ground(sources, self.problem.evidence))
         own = [joint.table_of(term) for term in self.terms]
         cells = joint.cell_tables(self.problem.evidence, needed=True)
         zeros = [torch.zeros_like(one) for one in scores[: len(theirs)]]
@@ -269,6 +250,9 @@ class GraphSession(Session):
         for p, score in zip(found, scores, strict=True):
             total = total + expected(p, score)
         return total
+
+    def _ground(self, sources: Sources, evidence: Evidence) -> Ground:
+        return Ground(self.ground.plans, sources, evidence, self.kernels)
 
     # ---------------------------------------------------------------------------------------------------- best answers
 
@@ -291,7 +275,7 @@ class GraphSession(Session):
         return self._assignment(labels, scores, cost)
 
     def _maximising(self, cost: dict[str, Tensor]) -> tuple[BatchElimination, list[Tensor | None]]:
-        run = self.run(self.problem.evidence, outputs_last=bool(self.latent))
+        run = self.ground.run(self.problem.evidence, outputs_last=bool(self.latent))
         return run, [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True, cost=cost)]
 
     def _n_best(self, query: Query) -> Assignment:
@@ -358,7 +342,7 @@ class GraphSession(Session):
 
     def _sample(self, query: Query) -> Assignment:
         """Exact draws; -1 and -inf where no answer has positive probability."""
-        run = self.run(self.problem.evidence)
+        run = self.ground.run(self.problem.evidence)
         tables = [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True)]
         if not run.parts:
             labels = torch.zeros(0, query.count, self.sources.cells.count, dtype=torch.long)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import QueryRefused
-from energyml.backends.native.planning import Scopes
+from energyml.backends.native.planning import Scopes, gathered
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
@@ -132,15 +132,18 @@ class Sources:
 
     def scopes(self, number: int) -> np.ndarray:
         """[B or 1, elements, arity]: the cells of a term's elements; one without all of its cells does not exist."""
+        if self.covered(number):
+            span = self.cells.span(self.terms[number][0].term.scope[0].variable)
+            return np.arange(span.start, span.stop).reshape(1, -1, 1)
         return term_scopes(*self.terms[number], self.cells)
 
     def covered(self, number: int) -> bool:
-        """Whether a term has one element for each cell of the only variable, in the same order."""
+        """Whether a term has one element for each cell of a variable, in the same order."""
         term, batch = self.terms[number]
         ref, domain = term.term.scope[0], term.term.domain
-        if len(term.term.scope) != 1 or len(self.variables) != 1 or batch.masks:
+        if len(term.term.scope) != 1 or batch.masks:
             return False
-        dims = self.graph.discrete[0].dims
+        dims = self.graph.variables[ref.variable].dims
         plain = tuple((one.dim, one.shrink) for one in domain if isinstance(one, Range)) == tuple((d, 0) for d in dims)
         straight = [(one.index, one.offset) for one in ref.indices] == [(one.index, 0) for one in domain]
         return plain and straight and len(domain) == len(dims) and term.valid(batch) is None
@@ -180,37 +183,16 @@ class Sources:
 
     def _structure(self, scopes: Callable[[], Sequence[np.ndarray]], exists: np.ndarray | None = None) -> Structure:
         """From the cells [elements, arity] of each term; an element with a cell that there is not does not exist."""
-        elements: list[np.ndarray] = []
-        cells: list[np.ndarray] = []
-        for places in scopes():
-            if not places.size or (places.min() >= 0 and places.max() < self.cells.count):
-                elements.append(np.arange(len(places)))
-                cells.append(places)
-            else:
-                elements.append(np.flatnonzero(((places >= 0) & (places < self.cells.count)).all(1)))
-                cells.append(places[elements[-1]])
-        sizes: list[int] = []
+        places, sizes = list(scopes()), list[int]()
         for name in self.variables:
             span = self.cells.span(name)
             own = np.arange(span.start, span.stop)
             sizes += [self.label_counts[name]] * len(own)
-            own = own if exists is None else own[exists[span]]
-            elements.append(own - span.start)
-            cells.append(own[:, None])
-        counts = [len(one) for one in elements]
-        arities = tuple(one.shape[1] for one in cells)
-        starts = np.zeros(sum(counts) + 1, dtype=np.int64)
-        np.cumsum(np.repeat(arities, counts), out=starts[1:])
-        members = np.concatenate([one.reshape(-1) for one in cells]).astype(np.int64)
+            places.append((own if exists is None else np.where(exists[span], own, -1)).reshape(-1, 1))
+        sources, elements, found = gathered(places, self.cells.count)
         absent = frozenset() if exists is None else frozenset(np.flatnonzero(~exists).tolist())
-        return Structure(
-            np.repeat(np.arange(len(counts)), counts),
-            np.concatenate(elements),
-            Scopes(members, starts),
-            arities,
-            tuple(sizes),
-            absent,
-        )
+        arities = tuple(one.shape[1] for one in places)
+        return Structure(sources, elements, found, arities, tuple(sizes), absent)
 
     def exists(self) -> np.ndarray:
         """[B, cells] which cells exist."""
@@ -241,15 +223,12 @@ def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | No
         return None
     if any(batch.along[dim].count is not None for dim in (*binding.dims, binding.over)):
         return None
-    if any(
-        len(ref.indices) != 1 or ref.indices[0].index not in binding.ends or ref.indices[0].offset
-        for ref in term.term.scope
-    ):
+    ends = [ref.indices[0].index for ref in term.term.scope if len(ref.indices) == 1 and not ref.indices[0].offset]
+    # An edge exists where all of its ends do, also those that the scope leaves out.
+    if len(ends) != len(term.term.scope) or set(ends) != set(binding.ends):
         return None
-    if {ref.indices[0].index for ref in term.term.scope} != set(binding.ends):
-        return None  # an edge exists where all of its ends do, also those that the scope leaves out
     rows = _read(batch.fixed.get(binding.source, batch.tensors[binding.source]))
-    columns = [binding.ends.index(ref.indices[0].index or "") for ref in term.term.scope]
+    columns = [binding.ends.index(end) for end in ends if end is not None]
     if columns != list(range(rows.shape[2])):
         rows = rows[:, :, columns]
     if len(cells.shapes) == 1:

@@ -44,11 +44,12 @@ def observed(evidence: Evidence, sources: Sources) -> Observed:
     On an accelerator, and where `vmap` maps over evidence or lengths, nobody looks: what is ruled out has the score
     -inf there.
     """
-    found = _looked_at(evidence, sources) if sources.batch.device.type == "cpu" and evidence.allowed else None
-    if found is not None:
-        return found
-    nothing = torch.zeros(sources.batch.size, sources.cells.count, dtype=torch.long, device=sources.batch.device)
-    return Observed(nothing, None, not evidence.allowed)
+    with torch.inference_mode(False):  # labels are indices where gradients are taken, also inside of inference mode
+        found = _looked_at(evidence, sources) if sources.batch.device.type == "cpu" and evidence.allowed else None
+        if found is not None:
+            return found
+        nothing = torch.zeros(sources.batch.size, sources.cells.count, dtype=torch.long, device=sources.batch.device)
+        return Observed(nothing, None, not evidence.allowed)
 
 
 def _looked_at(evidence: Evidence, sources: Sources) -> Observed | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from itertools import accumulate
+from operator import mul
 from typing import TypeVar
 
 import numpy as np
@@ -41,14 +43,15 @@ class Plan:
 
     def _layout(self, shapes: Sequence[tuple[int, ...] | None]) -> native.Layout:
         """Where the factors stand in tables of these shapes (without their batch axis)."""
-        strides: list[tuple[int, ...]] = []
-        axes: list[list[tuple[int, int]]] = []
+        tables = array("q")
         for shape, domain, arity in zip(shapes, self.domains, self.structure.arities, strict=True):
-            steps = (0,) * (len(domain) + arity) if shape is None else _strides(shape)
-            strides.append(steps[len(domain) :])
-            shared = [shape is None or shape[axis] == 1 for axis in range(len(domain))]
-            axes.append([(size, 0 if one else step) for size, step, one in zip(domain, steps, shared, strict=False)])
-        return native.Layout(self.structure.sources, self.structure.elements, strides, axes)
+            rank = len(domain)
+            sizes = (1,) * (rank + arity) if shape is None else shape
+            steps = (0,) * (rank + arity) if shape is None else _strides(shape)
+            tables.extend((arity, *steps[rank:], rank))
+            for axis, size in enumerate(domain):
+                tables.extend((size, 0 if sizes[axis] == 1 else steps[axis]))
+        return native.Layout(self.structure.sources, self.structure.elements, tables, len(shapes))
 
     def element(self, source: int, element: int, shape: Sequence[int]) -> tuple[int, ...]:
         """The place of an element in the leading axes of a table of that shape (without its batch axis)."""
@@ -57,7 +60,7 @@ class Plan:
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
 
 
 MEGABYTE = 1 << 20

@@ -12,8 +12,8 @@ from energyml.backend import Evidence, Problem
 from energyml.backends.exact.elimination import runs_natively, slopes, tracked
 from energyml.backends.exact.forest import Forest
 from energyml.backends.exact.graph import GraphSession, leaf
-from energyml.backends.exact.grounding import Sources, spread_cells
-from energyml.backends.exact.plans import Plans
+from energyml.backends.exact.ground import Ground
+from energyml.backends.exact.grounding import spread_cells
 from energyml.queries import Query
 from energyml.result import Assignment
 from energyml.transforms import followed, gradients
@@ -22,8 +22,8 @@ from energyml.transforms import followed, gradients
 class TreeSession(GraphSession):
     """One batch of forests; what is not answered here goes through elimination."""
 
-    def __init__(self, problem: Problem, plans: Plans, sources: Sources, forest: Forest, kernels: bool) -> None:
-        super().__init__(problem, plans, sources, kernels)
+    def __init__(self, problem: Problem, ground: Ground, forest: Forest) -> None:
+        super().__init__(problem, ground)
         self.forest = forest
 
     def _scores(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,15 @@ struct Arguments {
     PyObject* const* next;
     int64_t number() { return PyLong_AsLongLong(*next++); }
     double real() { return PyFloat_AsDouble(*next++); }
-    template <class T> T* pointer() { return reinterpret_cast<T*>(static_cast<intptr_t>(number())); }
+    // An address, or where an object begins that lends its memory, such as an array: the caller keeps it for as long as it is read.
+    template <class T> T* pointer() {
+        if (PyLong_Check(*next)) return reinterpret_cast<T*>(static_cast<intptr_t>(number()));
+        Py_buffer lent;
+        if (PyObject_GetBuffer(*next++, &lent, PyBUF_SIMPLE)) return nullptr;
+        void* start = lent.buf;
+        PyBuffer_Release(&lent);
+        return static_cast<T*>(start);
+    }
 };
 
 // Whether a call has as many arguments as it should; else a Python error is set.

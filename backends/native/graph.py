@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.native import graphs as kernels
-from energyml.backends.native.planning import Scopes, Steps, described
+from energyml.backends.native.planning import Steps
 from energyml.plan.elimination import Program
 
 # Entries of all cliques of a batch below which a second thread costs more than it brings.
@@ -25,14 +25,15 @@ class Layout:
     Attributes:
         sources: [factors] int64: which table.
         elements: [factors] int64: which element of that table's index set.
-        strides: for each table those of the cells of its scopes.
-        axes: for each table the sizes and the strides of the axes of its index set.
+        tables: for each table how many cells its scopes have and their strides; how many axes its index set has, and
+            the sizes and the strides of these.
+        count: how many tables there are.
     """
 
     sources: np.ndarray
     elements: np.ndarray
-    strides: Sequence[Sequence[int]]
-    axes: Sequence[Sequence[tuple[int, int]]]
+    tables: array[int]
+    count: int
 
 
 @dataclass(frozen=True)
@@ -55,22 +56,13 @@ class Encoded:
 def encoded(program: Program, layout: Layout) -> Encoded:
     """A program that native code made, for tables of given shapes.  Cost: linear in the scopes of all inputs."""
     assert kernels is not None
-    scopes, steps = program.scopes, program.steps
-    assert isinstance(scopes, Scopes)
+    steps = program.steps
     assert isinstance(steps, Steps)
-    known = sorted(program.known)
-    sizes = np.array(program.sizes, dtype=np.int64)
-    ranks = np.full(len(program.sizes), -1, dtype=np.int64)
-    ranks[known] = np.arange(len(known))
-    numbers: list[int] = []
-    for strides, axes in zip(layout.strides, layout.axes, strict=True):
-        numbers += (len(strides), *strides, len(axes), *(number for axis in axes for number in axis))
-    tables = np.array(numbers, dtype=np.int64)
+    known = np.array(sorted(program.known), dtype=np.int64)
     made = kernels.read_program(
-        *described(scopes, sizes), layout.sources.ctypes.data, layout.elements.ctypes.data, tables.ctypes.data,
-        len(layout.axes), ranks.ctypes.data, len(known), steps.numbers.ctypes.data,
-    )  # fmt: skip
-    return Encoded(made, len(program.sizes), len(steps), torch.tensor(known, dtype=torch.int64))
+        *steps.graph, layout.sources, layout.elements, layout.tables, layout.count, known, len(known), steps.numbers
+    )
+    return Encoded(made, len(program.sizes), len(steps), torch.from_numpy(known))
 
 
 @dataclass
@@ -149,7 +141,7 @@ def run(
     drawn = torch.zeros(count, draws, code.cells, dtype=torch.int64) if draws else None
     examples, known = np.ascontiguousarray(rows, dtype=np.int64), labels.contiguous()
     kernels.eliminate(
-        int(maximise), int(products), first if maximise else code.steps, first, code.program, examples.ctypes.data,
+        int(maximise), int(products), first if maximise else code.steps, first, code.program, examples,
         count, start, start + row, len(tables), known.data_ptr(), total.data_ptr(), _pointer(weights), start + 2 * row,
         start + 3 * row, start + 4 * row, _pointer(entropy), _pointer(uniforms), _pointer(drawn), draws, threads,
     )  # fmt: skip

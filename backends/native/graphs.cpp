@@ -358,8 +358,30 @@ static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n)
     return unlocked([&] { made = compile_order(graph, order, steps); }) ? described(made) : nullptr;
 }
 
-// read_program(cells, factors, members, starts, sizes, marks, sources, elements, tables, count, ranks, known, numbers) -> a program that
-// `eliminate` runs
+// gather_factors(cells, places, members, starts, sources, elements) -> how many factors there are; places: a tuple of arrays [elements, arity]
+static PyObject* gather_factors(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, 6)) return nullptr;
+    Arguments take{args};
+    const int64_t cells = take.number();
+    PyObject* places = *take.next++;
+    std::vector<Places> tables;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(places); ++k) {
+        Py_buffer lent;
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(places, k), &lent, PyBUF_ND)) return nullptr;
+        tables.push_back({static_cast<const int64_t*>(lent.buf), lent.shape[0], lent.shape[1]});
+        PyBuffer_Release(&lent);
+    }
+    Gathered made;
+    made.members = take.pointer<int64_t>();
+    made.starts = take.pointer<int64_t>();
+    made.sources = take.pointer<int64_t>();
+    made.elements = take.pointer<int64_t>();
+    int64_t factors = 0;
+    return unlocked([&] { factors = made.take(tables, cells); }) ? PyLong_FromLongLong(factors) : nullptr;
+}
+
+// read_program(cells, factors, members, starts, sizes, marks, sources, elements, tables, count, known, known_count, numbers) -> a program
+// that `eliminate` runs
 static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, SCOPES + 7)) return nullptr;
     Arguments take{args};
@@ -369,8 +391,8 @@ static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
     layout.elements = take.pointer<const int64_t>();
     layout.tables = take.pointer<const int64_t>();
     layout.count = take.number();
-    layout.ranks = take.pointer<const int64_t>();
-    layout.known = take.number();
+    layout.known = take.pointer<const int64_t>();
+    layout.known_count = take.number();
     const auto* numbers = take.pointer<const int64_t>();
     Graph* program = nullptr;
     if (!unlocked([&] { program = new Graph(Assembly(graph, layout).read(numbers)); })) return nullptr;
@@ -472,6 +494,7 @@ static PyMethodDef methods[] = {
     {"search_order", reinterpret_cast<PyCFunction>(search_order), METH_FASTCALL, "An elimination order."},
     {"plan_order", reinterpret_cast<PyCFunction>(plan_order), METH_FASTCALL, "An elimination order's program, as compile_order gives it."},
     {"compile_order", reinterpret_cast<PyCFunction>(compile_program), METH_FASTCALL, "The numbers of an order's program, and its costs."},
+    {"gather_factors", reinterpret_cast<PyCFunction>(gather_factors), METH_FASTCALL, "The factors of a graph from the cells of its tables' elements."},
     {"read_program", reinterpret_cast<PyCFunction>(read_program), METH_FASTCALL, "A program from its numbers."},
     {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},
     {"sweep_forest", reinterpret_cast<PyCFunction>(sweep_forest), METH_FASTCALL, "Messages along trees, and back."},

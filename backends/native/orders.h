@@ -1,7 +1,6 @@
 // Elimination orders: the twin of energyml/plan/width.py, which finds the same orders.
 #pragma once
 
-#include <functional>
 #include <utility>
 
 #include "simd.h"
@@ -47,33 +46,55 @@ struct Key {
     }
 };
 
-// Cells by their keys, where keys change: an entry that is not its cell's last is skipped.
+// Cells by their keys, where keys change: a heap that knows where each cell stands in it.
 class Queue {
   public:
-    explicit Queue(int64_t cells) : current_(static_cast<size_t>(cells), GONE) { waiting_.reserve(static_cast<size_t>(2 * cells)); }
+    explicit Queue(int64_t cells) : place_(static_cast<size_t>(cells), ABSENT) { heap_.reserve(static_cast<size_t>(cells)); }
     void put(const Key& key) {
-        Key& before = current_[key.cell()];
-        if (before == key) return;
-        before = key;
-        waiting_.push_back(key);
-        std::push_heap(waiting_.begin(), waiting_.end(), std::greater<Key>());
+        int64_t& place = place_[key.cell()];
+        if (place == ABSENT) {
+            place = static_cast<int64_t>(heap_.size());
+            heap_.push_back(key);
+            rise(key, place);
+        } else if (heap_[place] > key) {
+            rise(key, place);
+        } else if (!(heap_[place] == key)) {
+            sink(key, place);
+        }
     }
     // The next cell, or -1 when none is left.
     int64_t take() {
-        while (!waiting_.empty()) {
-            std::pop_heap(waiting_.begin(), waiting_.end(), std::greater<Key>());
-            const Key key = waiting_.back();
-            waiting_.pop_back();
-            if (!(current_[key.cell()] == key)) continue;
-            current_[key.cell()] = GONE;
-            return key.cell();
-        }
-        return -1;
+        if (heap_.empty()) return -1;
+        const int64_t cell = heap_.front().cell();
+        const Key last = heap_.back();
+        heap_.pop_back();
+        place_[cell] = ABSENT;
+        if (!heap_.empty()) sink(last, 0);
+        return cell;
     }
 
   private:
-    inline static const Key GONE{true, -1, 0, 0, 0};
-    std::vector<Key> current_, waiting_;
+    void set(const Key& key, int64_t place) {
+        heap_[place] = key;
+        place_[key.cell()] = place;
+    }
+    void rise(const Key& key, int64_t place) {
+        for (int64_t above; place && heap_[above = (place - 1) / 2] > key; place = above) set(heap_[above], place);
+        set(key, place);
+    }
+    void sink(const Key& key, int64_t place) {
+        const auto count = static_cast<int64_t>(heap_.size());
+        for (int64_t below; (below = 2 * place + 1) < count; place = below) {
+            below += below + 1 < count && heap_[below] > heap_[below + 1];
+            if (!(key > heap_[below])) break;
+            set(heap_[below], place);
+        }
+        set(key, place);
+    }
+
+    static constexpr int64_t ABSENT = -1;
+    std::vector<Key> heap_;
+    std::vector<int64_t> place_;
 };
 
 // For each cell the cells it shares a factor with, in any order; known ones are nobody's neighbours.
@@ -185,8 +206,7 @@ class MinFill {
             width = std::max(width, degree(around(cell)));
             if (static_cast<double>(width) > limit) return -1;
             *order++ = cell;
-            if (join(cell))
-                each(clique_.data(), [&](int64_t one) __attribute__((always_inline)) { keys_[one] = key(one); });
+            join(cell);
             each(touched_.data(), [&](int64_t one) __attribute__((always_inline)) { queue.put(keys_[one]); });
         }
         return width;
@@ -224,43 +244,45 @@ class MinFill {
         return ties_ ? (static_cast<uint64_t>(cell) + 1) * 2654435761u * (2 * ties_ - 1) & 0xffffffffu : static_cast<uint64_t>(cell);
     }
 
-    // Connect the neighbours of a cell; the cells whose key may have changed are touched.  A new edge fills one gap for each cell that
-    // sees both of its ends.  Returns whether there are new edges: then the keys of the clique have to be counted anew.
-    INLINE bool join(int64_t cell) {
+    // Connect the neighbours of a cell and keep all keys; the cells whose key may have changed are touched.
+    INLINE void join(int64_t cell) {
         std::copy(around(cell), around(cell) + words_, clique_.begin());
         touched_ = clique_;
-        bool any = false;
         each(clique_.data(), [&](int64_t one) __attribute__((always_inline)) {
             // With the cell go the gaps between it and the neighbours that it does not see.
             uint64_t* own = around(one);
             own[cell / 64] &= ~bit(cell);
             int64_t unseen = 0;
-            uint64_t missing = 0;
-            for (int64_t w = 0; w < words_; ++w) {
-                unseen += __builtin_popcountll(own[w] & ~clique_[w]);
-                missing |= (clique_[w] & ~own[w]) & ~(w == one / 64 ? bit(one) : 0);
-            }
-            any = any || missing;
+            for (int64_t w = 0; w < words_; ++w) unseen += __builtin_popcountll(own[w] & ~clique_[w]);
             keys_[one].fill -= static_cast<uint64_t>(unseen);
             keys_[one].weight -= graph_.weights[cell];
         });
-        if (!any) return false;
         each(clique_.data(), [&](int64_t one) __attribute__((always_inline)) {
-            uint64_t* own = around(one);
+            const uint64_t* own = around(one);
             for (int64_t w = 0; w < words_; ++w) fresh_[w] = clique_[w] & ~own[w];
             fresh_[one / 64] &= ~bit(one);
-            each(fresh_.data(), [&](int64_t other) __attribute__((always_inline)) {
-                uint64_t* theirs = around(other);
-                for (int64_t w = 0; w < words_; ++w) {
-                    const uint64_t both = own[w] & theirs[w] & ~clique_[w];
-                    touched_[w] |= both;
-                    for (uint64_t left = both; left; left &= left - 1) --keys_[w * 64 + __builtin_ctzll(left)].fill;
-                }
-                own[other / 64] |= bit(other);
-                theirs[one / 64] |= bit(one);
-            });
+            each(fresh_.data(), [&](int64_t other) __attribute__((always_inline)) { connect(one, other); });
         });
-        return true;
+    }
+
+    // A new edge fills a gap for each cell that sees both of its ends, and each end has gaps to the neighbours of the other that it does not
+    // see.
+    INLINE void connect(int64_t one, int64_t other) {
+        uint64_t *own = around(one), *theirs = around(other);
+        int64_t own_gaps = 0, their_gaps = 0;
+        for (int64_t w = 0; w < words_; ++w) {
+            const uint64_t both = own[w] & theirs[w];
+            touched_[w] |= both;
+            own_gaps += __builtin_popcountll(own[w] ^ both);
+            their_gaps += __builtin_popcountll(theirs[w] ^ both);
+            for (uint64_t left = both; left; left &= left - 1) --keys_[w * 64 + __builtin_ctzll(left)].fill;
+        }
+        keys_[one].fill += static_cast<uint64_t>(own_gaps);
+        keys_[other].fill += static_cast<uint64_t>(their_gaps);
+        keys_[one].weight += graph_.weights[other];
+        keys_[other].weight += graph_.weights[one];
+        own[other / 64] |= bit(other);
+        theirs[one / 64] |= bit(one);
     }
 
     const Scopes& graph_;

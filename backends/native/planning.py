@@ -6,12 +6,16 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import overload
+from typing import TypeAlias, overload
 
 import numpy as np
 
 from energyml.backends.native import graphs as kernels
 from energyml.plan.elimination import SEARCHES, Compiler, Costs, Program, Scope, Step, searched_by
+
+# A graph as native code reads it: how many cells and factors there are, the members and the starts of scopes, the sizes
+# of cells (int64), and marks for searches (uint8): 1 for known cells, 2 for cells that are eliminated first.
+Described: TypeAlias = tuple[int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Scopes(Sequence[Scope]):
@@ -46,10 +50,11 @@ class Steps(Sequence[Step]):
 
     Args:
         code: the program's numbers, int64 (see programs.h).
+        graph: what they are about, as native code reads it.
     """
 
-    def __init__(self, code: bytes) -> None:
-        self.numbers = np.frombuffer(code, dtype=np.int64)
+    def __init__(self, code: bytes, graph: Described) -> None:
+        self.numbers, self.graph = np.frombuffer(code, dtype=np.int64), graph
 
     def __len__(self) -> int:
         return int(self.numbers[0])
@@ -93,17 +98,19 @@ class NativeCompiler(Compiler):
 
     def __init__(self, scopes: Scopes, sizes: Sequence[int], known: frozenset[int], first: frozenset[int]) -> None:
         self.scopes, self.sizes, self.known, self.first = scopes, sizes, known, first
-        self._counts = np.array(sizes, dtype=np.int64)
-        self._marks = np.zeros(len(sizes), dtype=np.uint8)
-        self._marks[list(known)] = 1
-        self._marks[list(first)] |= 2
+        marks = np.zeros(len(sizes), dtype=np.uint8)
+        for cells, mark in ((known, 1), (first, 2)):
+            if cells:
+                marks[list(cells)] |= mark
+        counts = np.array(sizes, dtype=np.int64)
+        self._described: Described = (len(sizes), len(scopes), scopes.members, scopes.starts, counts, marks)
 
     def order(self, method: str, limit: float | None, ties: int = 0) -> Sequence[int] | None:
         """As `Compiler.order`."""
         assert kernels is not None
         order = np.empty(len(self.sizes) - len(self.known), dtype=np.int64)
         widest = math.inf if limit is None else limit
-        width = kernels.search_order(*self._graph, _METHODS[method], widest, ties, order.ctypes.data)
+        width = kernels.search_order(*self._described, _METHODS[method], widest, ties, order)
         found: list[int] = order.tolist()
         return None if width < 0 else found
 
@@ -111,41 +118,43 @@ class NativeCompiler(Compiler):
         """As `Compiler.program`."""
         assert kernels is not None
         given = np.array(order, dtype=np.int64)
-        return self._made(kernels.compile_order(*self._graph, given.ctypes.data, len(given)), known, method, slices)
+        return self._made(kernels.compile_order(*self._described, given, len(given)), known, method, slices)
 
     def search(self, method: str, limit: float | None, ties: int = 0) -> Program | None:
         """As `Compiler.search`."""
         assert kernels is not None
-        made = kernels.plan_order(*self._graph, _METHODS[method], math.inf if limit is None else limit, ties)
+        made = kernels.plan_order(*self._described, _METHODS[method], math.inf if limit is None else limit, ties)
         return None if made is None else self._made(made, self.known, searched_by(method, ties))
 
     def _made(
         self, made: tuple[bytes, int, float, float], known: frozenset[int], method: str, slices: Scope = ()
     ) -> Program:
-        steps = Steps(made[0])
+        steps = Steps(made[0], self._described)
         return Program(self.scopes, self.sizes, steps, steps.loose, known, slices, method, Costs(*made[1:]))
-
-    @cached_property
-    def _graph(self) -> tuple[int, ...]:
-        return described(self.scopes, self._counts, self._marks)
 
 
 _METHODS = {method: number for number, method in enumerate(SEARCHES)}
 
 
-def described(scopes: Scopes, sizes: np.ndarray, marks: np.ndarray | None = None) -> tuple[int, ...]:
-    """A graph as native code reads it; the arrays have to outlive the call.
+def gathered(places: Sequence[np.ndarray], cells: int) -> tuple[np.ndarray, np.ndarray, Scopes]:
+    """The factors of a graph: for each the table it comes from and which element of that it is, int64, and the scopes.
 
     Args:
-        scopes: the cells of each factor.
-        sizes: [cells] int64: how many labels each cell has.
-        marks: [cells] uint8: 1 for known cells, 2 for cells that are eliminated first; for searches.
+        places: for each table the cells of its elements, int64 [elements, arity]; an element with a cell that is below
+            0 or not below `cells` does not exist.
+        cells: how many cells there are.
     """
-    return (
-        len(sizes),
-        len(scopes),
-        scopes.members.ctypes.data,
-        scopes.starts.ctypes.data,
-        sizes.ctypes.data,
-        0 if marks is None else marks.ctypes.data,
-    )
+    counts = [len(one) for one in places]
+    if kernels is None:
+        kept = [np.flatnonzero(((one >= 0) & (one < cells)).all(1)) for one in places]
+        sources = np.repeat(np.arange(len(places)), [len(one) for one in kept])
+        arities = np.array([one.shape[1] for one in places])[sources]
+        starts = np.concatenate([[0], np.cumsum(arities)])
+        members = np.concatenate([one[rows].reshape(-1) for one, rows in zip(places, kept, strict=True)])
+        return sources, np.concatenate(kept), Scopes(members, starts)
+    members = np.empty(sum(one.size for one in places), dtype=np.int64)
+    starts = np.empty(sum(counts) + 1, dtype=np.int64)
+    sources, elements = np.empty(sum(counts), dtype=np.int64), np.empty(sum(counts), dtype=np.int64)
+    whole = tuple(map(np.ascontiguousarray, places))
+    found = kernels.gather_factors(cells, whole, members, starts, sources, elements)
+    return sources[:found], elements[:found], Scopes(members[: starts[found]], starts[: found + 1])

@@ -109,6 +109,36 @@ static Compiled compile_order(const Scopes& graph, const int64_t* order, int64_t
     return made;
 }
 
+// The cells of the elements of a table's index set.
+struct Places {
+    const int64_t* cells;  // [count, arity]
+    int64_t count, arity;
+};
+
+// The factors of a graph: the elements of its tables, one table after another, but for those with a cell that there is not.
+struct Gathered {
+    int64_t *members, *starts, *sources, *elements;  // as in `Scopes` and `Layout`, with room for all elements
+
+    // How many factors there are.
+    int64_t take(const std::vector<Places>& tables, int64_t cells) {
+        int64_t factors = 0, end = 0;
+        for (size_t source = 0; source < tables.size(); ++source) {
+            const Places& table = tables[source];
+            for (int64_t element = 0; element < table.count; ++element) {
+                const int64_t* own = table.cells + element * table.arity;
+                if (!std::all_of(own, own + table.arity, [&](int64_t cell) { return cell >= 0 && cell < cells; })) continue;
+                starts[factors] = end;
+                sources[factors] = static_cast<int64_t>(source);
+                elements[factors++] = element;
+                std::copy(own, own + table.arity, members + end);
+                end += table.arity;
+            }
+        }
+        starts[factors] = end;
+        return factors;
+    }
+};
+
 // Where the factors stand in their tables.
 struct Layout {
     const int64_t* sources;   // [factors]: which table
@@ -116,14 +146,16 @@ struct Layout {
     const int64_t* tables;    // for each table: how many cells its factors have, the strides of these, how many axes its index set has, these with
                               // sizes and strides; strides of a cell that stands in a scope twice are added up
     int64_t count;            // tables
-    const int64_t* ranks;     // [cells]: the number of a known cell among them, -1 for others
-    int64_t known;
+    const int64_t* known;     // [known_count]: the known cells, in the order of their labels
+    int64_t known_count;
 };
 
 // A program as the kernels run it, from its numbers.
 class Assembly {
   public:
-    Assembly(const Scopes& scopes, const Layout& layout) : scopes_(scopes), layout_(layout), stride_(static_cast<size_t>(scopes.cells), 0) {
+    Assembly(const Scopes& scopes, const Layout& layout)
+        : scopes_(scopes), layout_(layout), ranks_(static_cast<size_t>(scopes.cells), -1), stride_(static_cast<size_t>(scopes.cells), 0) {
+        for (int64_t rank = 0; rank < layout.known_count; ++rank) ranks_[layout.known[rank]] = rank;
         const int64_t* next = layout.tables;
         for (int64_t k = 0; k < layout.count; ++k) {
             tables_.push_back(next);
@@ -134,7 +166,7 @@ class Assembly {
 
     Graph read(const int64_t* next) {
         graph_.cells = scopes_.cells;
-        graph_.known = layout_.known;
+        graph_.known = layout_.known_count;
         graph_.workspace = 0;
         int64_t steps = *next++, loose = *next++;
         graph_.steps.reserve(static_cast<size_t>(steps));
@@ -205,8 +237,8 @@ class Assembly {
         made.known = known;
         for (int64_t m = 0; m < count; ++m) {
             const int64_t cell = members[m];
-            if (factor && layout_.ranks[cell] >= 0 && stride_[cell]) {
-                known[made.known_count++] = layout_.ranks[cell];
+            if (factor && ranks_[cell] >= 0 && stride_[cell]) {
+                known[made.known_count++] = ranks_[cell];
                 known[made.known_count++] = stride_[cell];
             }
             stride_[cell] = 0;
@@ -280,6 +312,7 @@ class Assembly {
     const Scopes& scopes_;
     const Layout& layout_;
     std::vector<const int64_t*> tables_;  // where the layout of each begins
+    std::vector<int64_t> ranks_;   // [cells]: the number of a known cell among them, -1 for others
     std::vector<int64_t> stride_;  // of the cells of the table at hand; 0 for all others
     Graph graph_;
 };

@@ -161,7 +161,10 @@ class BatchMaker:
         return batch
 
     def check_fixed(self, fixed: Mapping[str, Tensor]) -> None:
-        """Check inputs that are to hold for every example: one example each, and sizes that agree."""
+        """Check inputs that are to hold for every example: one example each, and sizes that agree.
+
+        The tensors are those that batches are made with, so that what is found about their values is known then.
+        """
         sizes = dict(self.known)
         shorter: list[_Shorter] = []
         for name, tensor in fixed.items():
@@ -171,7 +174,7 @@ class BatchMaker:
         for name, tensor in fixed.items():
             declared = self.wanted[name].declared
             if isinstance(declared.type, EdgeType):
-                self._edge_values(self.wanted[name], declared.type, tensor, sizes)
+                self._fixed_edges(self.wanted[name], declared.type, tensor, sizes)
 
     def _shape(
         self, name: str, tensor: Tensor, sizes: dict[str, int], shorter: list[_Shorter], batch: int | None
@@ -410,17 +413,24 @@ class BatchMaker:
             raise self.fail("E0512", declared.span, name=declared.name, value=value, example=spot[0], place=spot[1:])
 
     def _edges(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, batch: Batch) -> None:
-        """Check the ends of edges; those of a fixed input once, until it or the sizes of its dims change."""
-        sizes = {dim: batch.along[dim].size for dim in edges.ends if dim in batch.along}
-        name = wanted.declared.name
-        fixed = batch.fixed.get(name)
-        if fixed is None or fixed.is_inference():  # the latter has no version that would tell of changes
+        """Check the ends of edges."""
+        sizes = {dim: along.size for dim, along in batch.along.items()}
+        fixed = batch.fixed.get(wanted.declared.name)
+        if fixed is None:
             self._edge_values(wanted, edges, tensor, sizes)
-            return
-        version, before = fixed._version, self._fitting.get(name)
-        if before is None or before[0] is not fixed or before[1] != version or before[2] != sizes:
+        else:
+            self._fixed_edges(wanted, edges, fixed, sizes)
+
+    def _fixed_edges(self, wanted: _Wanted, edges: EdgeType, fixed: Tensor, sizes: Mapping[str, int]) -> None:
+        """Check the ends of edges that hold for every example: once, until they or the sizes of their dims change."""
+        if fixed.is_inference():  # it has no version that would tell of changes
             self._edge_values(wanted, edges, fixed, sizes)
-            self._fitting[name] = (fixed, version, sizes)
+            return
+        name, own = wanted.declared.name, {dim: sizes[dim] for dim in edges.ends if dim in sizes}
+        version, before = fixed._version, self._fitting.get(name)
+        if before is None or before[0] is not fixed or before[1] != version or before[2] != own:
+            self._edge_values(wanted, edges, fixed, own)
+            self._fitting[name] = (fixed, version, own)
 
     def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
         known = [sizes[dim] for dim in edges.ends if dim in sizes]

@@ -279,18 +279,22 @@ class Compiler:
         rank = len(domain)
 
         in_place = index_axes == owners == list(range(rank))  # the domain's axes come first, in order
+        # Edges have one element for each position of their axis, whether it exists or not.
+        ranges = [
+            (1 + axis, extent.name, affine.offset, run.shrink)
+            for axis, extent, affine, run in zip(index_axes, extents, indices, runs, strict=False)
+            if isinstance(run, Range)
+        ]
 
         def sliced(env: Environment) -> Tensor:
             batch, tensor = env.batch, base(env)
-            frame = batch.frame(counted)
-            for axis, extent, affine, run in zip(index_axes, extents, indices, runs, strict=True):
-                if isinstance(run, Edges):
-                    continue  # one element for each position of the axis, whether it exists or not
-                if extent.name in frame:
-                    tensor = frame[extent.name].compact(tensor, 1 + axis)
-                length = max(0, batch.size_of(extent.name) - run.shrink)
-                if length != tensor.shape[1 + axis]:
-                    tensor = tensor.narrow(1 + axis, affine.offset if length else 0, length)
+            for axis, dim, offset, shrink in ranges:
+                frame = batch.frame(counted)
+                if dim in frame:
+                    tensor = frame[dim].compact(tensor, axis)
+                length = max(0, batch.size_of(dim) - shrink)
+                if length != tensor.shape[axis]:
+                    tensor = tensor.narrow(axis, offset if length else 0, length)
             return tensor if in_place else _to_domain(tensor, index_axes, owners, rank)
 
         def picked(env: Environment) -> Tensor:

@@ -69,7 +69,8 @@ class Selection:
         """The value of an option: what was given, else its default."""
         if option in self.options:
             return self.options[option]
-        return self.card.defaults().get(option)
+        known = self.card.option(option)
+        return None if known is None or known.required else known.default
 
     def __str__(self) -> str:
         given = ", ".join(f"{key}: {self._shown(key, value)}" for key, value in self.options.items())

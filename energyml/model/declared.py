@@ -64,18 +64,27 @@ class Readout:
 
 @dataclass(frozen=True)
 class Variable:
-    """What is inferred (output), summed out (latent), or a continuous field."""
+    """What is inferred (output), summed out (latent), or a continuous field.
+
+    Attributes:
+        name: its name in the spec.
+        kind: which of the three.
+        type: its labels or numbers, and its axes.
+        readout: where its labels are read out of a field.
+        span: its declaration.
+        dims: the dims of its index axes.
+    """
 
     name: str
     kind: VariableKind
     type: TensorType
     readout: Readout | None = None
     span: Span = attribute(default=NOWHERE, compare=False)
+    dims: tuple[str, ...] = attribute(init=False, repr=False, compare=False)
 
-    @property
-    def dims(self) -> tuple[str, ...]:
-        """The dims of its index axes."""
-        return tuple(axis.extent.name for axis in self.type.index_axes)
+    def __post_init__(self) -> None:
+        """Find the dims once: every call asks for them many times."""
+        object.__setattr__(self, "dims", tuple(axis.extent.name for axis in self.type.index_axes))
 
 
 @dataclass(frozen=True)

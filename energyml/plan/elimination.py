@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from energyml.plan.width import LARGEST_FOR_FILL, Elimination, Primal, min_fill, min_weight, natural
+from energyml.plan.width import (
+    LARGEST_FOR_FILL,
+    SOON_BY_FILL,
+    Elimination,
+    Primal,
+    least_width,
+    min_fill,
+    min_weight,
+    natural,
+)
 
 Scope = tuple[int, ...]
 
@@ -21,7 +30,7 @@ BYTES = 8
 LARGEST_SLICES = 1 << 16
 # Operations below which looking for a better order takes longer than many runs, and above which even opt_einsum's
 # search, tens of milliseconds, is short.
-CHEAP, WORTH_SEARCHING = 1 << 18, 1 << 30
+CHEAP, WORTH_SEARCHING = 1 << 19, 1 << 30
 # Min-fill is run again with other ways to break ties, so many at most; each of them for so many operations more.
 OTHER_TIES, WORTH_OTHER_TIES = 4, 1 << 23
 
@@ -85,7 +94,7 @@ class Program:
         """The largest number of cells that a message has."""
         return self.costs.width
 
-    @cached_property
+    @property
     def operations(self) -> float:
         """Multiplications and additions of one pass over all slices: the entries of each clique times its tables."""
         return self.costs.operations * self.rounds
@@ -100,7 +109,7 @@ class Program:
         """Bytes of the messages and their gradients for one example."""
         return 2 * BYTES * self.message_entries
 
-    @cached_property
+    @property
     def rounds(self) -> float:
         """How often the program is run."""
         return _entries(self.slices, self.sizes)
@@ -173,6 +182,11 @@ class Compiler(ABC):
     known: frozenset[int]
     first: frozenset[int]
 
+    @cached_property
+    def graph(self) -> Primal:
+        """The graph of cells that share a factor."""
+        return Primal(primal(self.scopes, len(self.sizes)), self.sizes, self.first, self.known)
+
     @abstractmethod
     def order(self, method: str, limit: float | None, ties: int = 0) -> Sequence[int] | None:
         """The order that a method of `SEARCHES` finds; `None` if it is wider than `limit`.
@@ -201,13 +215,9 @@ class PlainCompiler(Compiler):
     ) -> None:
         self.scopes, self.sizes, self.known, self.first = scopes, sizes, known, first
 
-    @cached_property
-    def _graph(self) -> Primal:
-        return Primal(primal(self.scopes, len(self.sizes)), self.sizes, self.first, self.known)
-
     def order(self, method: str, limit: float | None, ties: int = 0) -> Sequence[int] | None:
         """As `Compiler.order`."""
-        found = min_fill(self._graph, limit, ties) if ties else SEARCHES[method](self._graph, limit)
+        found = min_fill(self.graph, limit, ties) if ties else SEARCHES[method](self.graph, limit)
         return None if found is None else found.order
 
     def program(self, order: Sequence[int], known: frozenset[int], method: str, slices: Scope = ()) -> Program:
@@ -243,10 +253,12 @@ def make_program(
 def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     """The cheapest program that was found within a budget of memory.
 
-    Orders are tried by min-weight and, until one is cheap, by min-fill (where the graph is not huge), by the numbers of
-    the cells, by min-fill with ties broken in other ways, and in the end by opt_einsum's greedy contraction paths.  If
-    the messages of the cheapest order do not fit, the program is sliced: the cells that are in most of the large
-    messages are tried label by label.
+    Orders are tried by min-fill (where the graph is not huge) or min-weight, whichever is sooner, and, until one is
+    cheap, by the other, by the numbers of the cells, by min-fill with ties broken in other ways, and in the end by
+    opt_einsum's greedy contraction paths.  If the messages of the cheapest order do not fit, the program is sliced: the
+    cells that are in most of the large messages are tried label by label.  A graph that is far too wide is refused
+    soon: where a lower bound on all widths proves it, no second search is made, and where slices cannot bring the
+    order in, no better one is looked for.
 
     Args:
         compiler: for the graph.
@@ -262,11 +274,14 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     bounded = min(sizes, default=fewest) > 1
     limit = widest
     best: Program | None = None
-    for method, ties, worth in _TRIALS:
-        if method == "min-fill" and len(compiler.sizes) > LARGEST_FOR_FILL:
-            continue
-        if best.operations < worth if best is not None else ties:
-            break  # it is good enough, or other ties will not make so wide a graph narrow
+    for number, (method, ties, worth) in enumerate(_trials(compiler.sizes, len(sizes) == 1)):
+        if best is not None:
+            if best.operations < worth or (ties and not _may_fit(best, budget)):
+                break  # it is good enough, or so far from it that others like it are no help
+        elif ties:
+            continue  # they will not make so wide a graph narrow
+        elif number == 1 and widest is not None and least_width(compiler.graph, widest) > widest:
+            break  # nothing will
         made = compiler.search(method, limit, ties)
         if made is not None:
             best = made if best is None or made.operations < best.operations else best
@@ -276,7 +291,7 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     if best is None:
         width = int(widest or 0)
         raise TooWide(width, BYTES * float(fewest) ** width, budget, searched=False)
-    if best.operations > WORTH_SEARCHING and not compiler.first:
+    if best.operations > WORTH_SEARCHING and _may_fit(best, budget) and not compiler.first:
         best = _searched(best, compiler)
     sliced = _sliced(best, compiler, budget)
     if sliced is None:
@@ -289,13 +304,23 @@ SEARCHES: Mapping[str, Callable[[Primal, float | None], Elimination | None]] = {
     "min-fill": min_fill,
     "natural": natural,
 }
-# Searches, ways to break ties, and the operations of the best order so far from which on each is worth its time.
-_TRIALS = (
-    ("min-weight", 0, 0),
-    ("min-fill", 0, CHEAP),
-    ("natural", 0, 4 * CHEAP),
-    *(("min-fill", ties, ties * WORTH_OTHER_TIES) for ties in range(1, OTHER_TIES + 1)),
-)
+
+
+def _trials(sizes: Sequence[int], alike: bool) -> Iterator[tuple[str, int, float]]:
+    """Searches, ways to break ties, and how many operations the best order so far must take for each to be worth it."""
+    cells = len(sizes)
+    if cells > SOON_BY_FILL:
+        yield "min-weight", 0, 0
+    if cells <= LARGEST_FOR_FILL:
+        yield "min-fill", 0, CHEAP
+    if cells <= SOON_BY_FILL and not alike:  # fill-in does not tell large label sets from small ones
+        yield "min-weight", 0, CHEAP
+    yield "natural", 0, 4 * CHEAP
+    for ties in range(1, OTHER_TIES + 1):
+        if ties * cells <= LARGEST_FOR_FILL:
+            yield "min-fill", ties, ties * WORTH_OTHER_TIES
+    if cells <= SOON_BY_FILL and alike:
+        yield "min-weight", 0, math.inf
 
 
 def searched_by(method: str, ties: int) -> str:
@@ -377,12 +402,17 @@ def _order_of_path(tables: Sequence[frozenset[int]], path: Sequence[Sequence[int
     return order
 
 
+def _may_fit(program: Program, budget: float) -> bool:
+    """Whether slices could make a program fit: a cell that is taken out divides the memory by its labels at most."""
+    return program.memory * program.rounds <= budget * LARGEST_SLICES
+
+
 def _sliced(program: Program, compiler: Compiler, budget: float) -> Program | None:
     """The program with cells taken out of its messages, one by one, until it fits; `None` if it never does."""
     fixed = compiler.known
     while program.memory > budget:
-        if program.memory * program.rounds > budget * LARGEST_SLICES:
-            return None  # a cell that is taken out divides the memory by its labels at most
+        if not _may_fit(program, budget):
+            return None
         shares: dict[int, float] = {}
         for step in program.steps:
             entries = _entries(step.kept, program.sizes)

@@ -59,14 +59,14 @@ def judge(selection: Selection, structure: Structure) -> Verdict:
     """Join one backend's needs with what the model offers."""
     card = cast("BackendCard", selection.card)
     implemented = card.implementation is not None
-    refusal = _view_refusal(card, structure) or card.refuses(structure, selection)
+    view, answers = card.serving(structure)
+    refusal = _view_refusal(view, structure) or card.refuses(structure, selection)
     if refusal is not None:
         return Verdict(selection, refusal, implemented)
-    return Verdict(selection, None, implemented, card.serving(structure)[1], card.cost(structure))
+    return Verdict(selection, None, implemented, answers, card.cost(structure))
 
 
-def _view_refusal(card: BackendCard, structure: Structure) -> Refusal | None:
-    view = card.serving(structure)[0]
+def _view_refusal(view: View, structure: Structure) -> Refusal | None:
     if view in structure.views:
         return None
     term = structure.lacking.get(view, "?")

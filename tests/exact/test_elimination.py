@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import combinations, permutations, product
 
 import numpy as np
+import opt_einsum
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 import energyml as em
 from energyml.backend import QueryRefused
 from energyml.energy_model import BackendRefused
-from energyml.plan.elimination import Program, TooWide, compile_order, make_program
-from energyml.plan.width import Primal, min_fill, min_weight, natural
+from energyml.plan.elimination import PlainCompiler, Program, TooWide, compile_order, make_program, primal
+from energyml.plan.width import Primal, least_width, min_fill, min_weight, natural
 
 torch.set_num_threads(1)
 
@@ -39,9 +40,9 @@ def grid_scopes(height: int, width: int) -> list[tuple[int, ...]]:
 
 
 @st.composite
-def hypergraphs(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[int], set[int], set[int]]:
+def hypergraphs(draw: st.DrawFn, most: int = 7) -> tuple[list[tuple[int, ...]], list[int], set[int], set[int]]:
     """Scopes, sizes, known cells and cells to eliminate first."""
-    count = draw(st.integers(1, 7))
+    count = draw(st.integers(1, most))
     cell = st.integers(0, count - 1)
     scopes = draw(st.lists(st.lists(cell, min_size=1, max_size=3).map(tuple), max_size=8))
     sizes = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
@@ -118,6 +119,67 @@ def test_orders_of_known_width(search: object) -> None:
     grid = Primal([set(around) for around in _neighbours(grid_scopes(4, 5), 20)], [2] * 20)
     assert 4 <= search(grid).width <= 5  # type: ignore[operator]
     assert search(grid, 3) is None  # type: ignore[operator]
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=hypergraphs(most=6))
+def test_no_order_is_narrower_than_the_lower_bound(
+    case: tuple[list[tuple[int, ...]], list[int], set[int], set[int]],
+) -> None:
+    scopes, sizes, known, _ = case
+    graph = Primal(primal(scopes, len(sizes)), sizes, known=frozenset(known))
+    narrowest = min(compile_order(scopes, sizes, order, graph.known).width for order in permutations(graph.cells))
+    assert least_width(graph) <= narrowest
+
+
+def test_the_lower_bound_of_known_graphs() -> None:
+    whole = [set(range(9)) - {cell} for cell in range(9)]
+    assert least_width(Primal(whole, [2] * 9)) == 8
+    assert least_width(Primal(whole, [2] * 9, known=frozenset({0, 1}))) == 6
+    assert least_width(Primal([{1}, {0, 2}, {1}], [2] * 3)) == 1
+    assert least_width(Primal([set(), set()], [2] * 2)) == 0
+    grid = Primal(_neighbours(grid_scopes(6, 6), 36), [2] * 36)
+    assert 2 < least_width(grid) <= 5
+
+
+def searches(
+    scopes: list[tuple[int, ...]], cells: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[TooWide, list[tuple[str, int]]]:
+    """Why a graph of binary cells is refused, and which searches were asked for before: methods and ties."""
+    asked: list[tuple[str, int]] = []
+    search, greedy = PlainCompiler.search, opt_einsum.paths.greedy
+
+    def by_compiler(self: PlainCompiler, method: str, limit: float | None, ties: int = 0) -> Program | None:
+        asked.append((method, ties))
+        return search(self, method, limit, ties)
+
+    def by_opt_einsum(*arguments: object) -> object:
+        asked.append(("opt_einsum", 0))
+        return greedy(*arguments)
+
+    monkeypatch.setattr(PlainCompiler, "search", by_compiler)
+    monkeypatch.setattr(opt_einsum.paths, "greedy", by_opt_einsum)
+    with pytest.raises(TooWide) as refused:
+        make_program(scopes, [2] * cells, budget=2.0**31)
+    return refused.value, asked
+
+
+def test_a_lower_bound_refuses_dense_graphs_before_a_second_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, asked = searches(list(combinations(range(60), 2)), 60, monkeypatch)
+    assert not refused.searched
+    assert asked == [("min-fill", 0)]
+
+
+def test_no_better_order_is_looked_for_where_slices_cannot_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, asked = searches(grid_scopes(36, 36), 36 * 36, monkeypatch)
+    assert (refused.searched, refused.width) == (True, 36)
+    assert asked == [("min-weight", 0), ("min-fill", 0), ("natural", 0)]
+
+
+def test_an_order_that_slices_might_bring_in_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, asked = searches(grid_scopes(26, 26), 26 * 26, monkeypatch)
+    assert ("min-fill", 1) in asked
+    assert asked[-1] == ("opt_einsum", 0)
 
 
 def _neighbours(scopes: list[tuple[int, ...]], cells: int) -> list[set[int]]:

@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import energyml as em
-from energyml.backends.native import graphs
+from energyml.backends.native import graphs, planning
 from energyml.backends.native.planning import NativeCompiler, Scopes
 from energyml.plan.elimination import SEARCHES, Compiler, PlainCompiler, Program, TooWide, cheapest
 
@@ -94,6 +94,29 @@ def test_native_plans_of_larger_graphs(seed: int) -> None:
     same(cheapest(plain), cheapest(native))
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    places=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 3)).flatmap(
+            lambda shape: st.lists(
+                st.lists(st.integers(-1, 6), min_size=shape[1], max_size=shape[1]), min_size=shape[0], max_size=shape[0]
+            ).map(lambda rows: np.array(rows, dtype=np.int64).reshape(shape))
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_factors_are_gathered_as_by_numpy(places: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements with a cell that there is not are left out; tables may have no elements, and scopes no cells."""
+    found = planning.gathered(places, 5)
+    with monkeypatch.context() as without:
+        without.setattr(planning, "kernels", None)
+        truth = planning.gathered(places, 5)
+    assert [one.tolist() for one in found[:2]] == [one.tolist() for one in truth[:2]]
+    assert tuple(found[2]) == tuple(truth[2])
+    assert all(place in range(5) for scope in truth[2] for place in scope)
+
+
 TRIPLES = """\
 labels L = {{{labels}}}
 dim T, E
@@ -171,7 +194,7 @@ def test_best_answers_of_trees(labels: int, table: str, dtype: torch.dtype) -> N
 STARVED = """
 import resource
 import numpy as np
-from energyml.backends.native import graphs
+from energyml.backends.native import graphs, planning
 
 count = 20000
 members = np.array([cell for one in range(count) for cell in (one, (one * 7919 + 13) % count)], dtype=np.int64)

@@ -1,0 +1,73 @@
+"""One batch as elimination sees it, without its scores: cells, factors, plans, and what evidence says about cells."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from energyml.backend import Evidence, Problem
+from energyml.backends.exact.elimination import BatchElimination, Part
+from energyml.backends.exact.forest import Forest, find_forest
+from energyml.backends.exact.grounding import Sources
+from energyml.backends.exact.observed import Observed, observed
+from energyml.backends.exact.plans import Plans
+from energyml.bind.terms import TableTerm
+
+
+class Ground:
+    """What is found about a batch and its evidence, once: it serves as long as both do, whatever the parameters are.
+
+    Args:
+        plans: known programs.
+        sources: the tables of the batch.
+        evidence: what is known about the answer; that of another question is looked at each time.
+        kernels: whether the native kernel may be used.
+    """
+
+    def __init__(self, plans: Plans, sources: Sources, evidence: Evidence, kernels: bool) -> None:
+        self.plans, self.sources, self.evidence, self.kernels = plans, sources, evidence, kernels
+        self.terms = [term for term, _ in sources.terms]
+        self.latent = [v.name for v in sources.graph.discrete if v.kind == "latent"]
+        self._runs: dict[bool, BatchElimination] = {}
+
+    @staticmethod
+    def of(problem: Problem, plans: Plans, kernels: bool) -> Ground:
+        """That of a problem; kept with its batch."""
+        batch = problem.env.batch
+        kept = batch.kept.get(plans)
+        if not isinstance(kept, Ground) or kept.evidence is not problem.evidence:
+            terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
+            kept = batch.kept[plans] = Ground(plans, Sources(problem.graph, terms, batch), problem.evidence, kernels)
+        return kept
+
+    @cached_property
+    def forest(self) -> Forest | None:
+        """The trees of the batch; `None` where it is no forest that is given at run time."""
+        return find_forest(self.sources)
+
+    def observed(self, evidence: Evidence) -> Observed:
+        """What evidence tells about the cells."""
+        return self._observed if evidence is self.evidence else observed(evidence, self.sources)
+
+    @cached_property
+    def _observed(self) -> Observed:
+        return observed(self.evidence, self.sources)
+
+    def run(self, evidence: Evidence, outputs_last: bool = False) -> BatchElimination:
+        """The eliminations of the batch; with latents first where a maximum over outputs needs them summed out."""
+        if evidence is not self.evidence:
+            return self._planned(evidence, outputs_last)
+        if outputs_last not in self._runs:
+            self._runs[outputs_last] = self._planned(evidence, outputs_last)
+        return self._runs[outputs_last]
+
+    def _planned(self, evidence: Evidence, outputs_last: bool) -> BatchElimination:
+        known, sources, batch = self.observed(evidence), self.sources, self.sources.batch
+        first = frozenset[int]()
+        if outputs_last:
+            spans = [sources.cells.span(name) for name in self.latent]
+            first = frozenset(cell for span in spans for cell in range(span.start, span.stop))
+        parts = [
+            Part(group, self.plans.plan(sources, group, known.known(group.rows), first))
+            for group in (self.plans.groups(sources) if batch.size else ())
+        ]
+        return BatchElimination(parts, batch.size, sources.cells.count, known.labels, batch.device, self.kernels)

@@ -1,0 +1,158 @@
+"""Calls that give equal evidence again share their batch, and nothing else: every change is noticed."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import energyml as em
+
+torch.set_num_threads(1)
+
+SPEC = """\
+labels L = {a, b, c}
+dim T = 5
+dim E = 6
+input link : edge(T, T)[E]
+output y : L[T]
+param u : real[T, L] = zeros
+param w : real[E, p: L, q: L] = zeros
+factor node [t in T] (y[t]) = u[t]
+factor arc [e = (i, j) in link] (p: y[i], q: y[j]) = w[e]
+"""
+CYCLE = [[0, 1], [1, 2], [2, 3], [3, 4], [4, 0], [0, 2]]
+STAR = [[0, 1], [0, 2], [0, 3], [0, 4], [-1, -1], [-1, -1]]
+
+
+def made(edges: list[list[int]] = CYCLE, seed: int = 0) -> em.EnergyModel:
+    model = em.compile(SPEC).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model.fix(link=torch.tensor([edges]))
+
+
+def known(*labels: int) -> Tensor:
+    return torch.tensor([labels])
+
+
+def ask(model: em.EnergyModel, labels: Tensor | None, using: str = "exact") -> Tensor:
+    evidence = None if labels is None else {"y": labels}
+    posterior = model.infer(evidence=evidence, using=using)
+    return torch.cat([posterior.log_partition, posterior.marginals["y"].flatten()])
+
+
+def fresh(model: em.EnergyModel, labels: Tensor | None) -> Tensor:
+    """What the same question gives where nothing is remembered."""
+    return ask(copy.deepcopy(model), labels, "enumerate")
+
+
+@pytest.mark.parametrize("edges", [CYCLE, STAR])
+@pytest.mark.parametrize("using", ["exact", "exact(engine: torch)"])
+def test_equal_calls_share_their_batch(edges: list[list[int]], using: str) -> None:
+    model = made(edges)
+    first = model.infer(evidence={"y": known(-1, 2, -1, -1, 0)}, using=using)
+    again = model.infer(evidence={"y": known(-1, 2, -1, -1, 0)}, using=using)
+    assert again.problem.env.batch is first.problem.env.batch
+    assert torch.equal(first.log_partition, again.log_partition)
+    other = model.infer(evidence={"y": known(-1, 2, -1, -1, 1)}, using=using)
+    assert other.problem.env.batch is not first.problem.env.batch
+    for labels in (known(-1, 2, -1, -1, 0), known(-1, 2, -1, -1, 1), None, None):
+        torch.testing.assert_close(ask(model, labels, using), fresh(model, labels))
+
+
+def write_in_place(labels: Tensor) -> None:
+    labels[0, 1] = 1
+
+
+def write_by_numpy(labels: Tensor) -> None:
+    labels.numpy()[0, 1] = 1
+
+
+@pytest.mark.parametrize("write", [write_in_place, write_by_numpy])
+def test_evidence_that_is_written_into_is_looked_at_again(write: Callable[[Tensor], None]) -> None:
+    model, labels = made(), known(-1, 2, -1, -1, 0)
+    before = model.infer(evidence={"y": labels}, using="exact")
+    ask(model, labels)
+    write(labels)
+    torch.testing.assert_close(ask(model, labels), fresh(model, known(-1, 1, -1, -1, 0)))
+    write(labels)
+    torch.testing.assert_close(ask(model, known(-1, 2, -1, -1, 0)), fresh(model, known(-1, 2, -1, -1, 0)))
+    torch.testing.assert_close(before.log_partition, fresh(model, known(-1, 2, -1, -1, 0))[:1])
+
+
+def test_parameters_edges_and_types_may_change_between_equal_calls() -> None:
+    model, labels = made(), known(-1, 2, -1, -1, 0)
+
+    def check() -> None:
+        torch.testing.assert_close(ask(model, labels), fresh(model, labels))
+        torch.testing.assert_close(ask(model, labels), fresh(model, labels))
+
+    check()
+    with torch.no_grad():
+        model.u.mul_(2)
+    check()
+    model.w.data = torch.randn_like(model.w)
+    check()
+    model.float()
+    assert ask(model, labels).dtype == torch.float32
+    check()
+    model.double()
+    check()
+    model.fix(link=torch.tensor([STAR]))
+    check()
+    model.fixed["link"][0, 4] = torch.tensor([1, 2])
+    check()
+    model.fix(link=None)
+    link = torch.tensor([CYCLE])
+    found = model.infer(link=link, evidence={"y": labels}, using="exact").log_partition
+    torch.testing.assert_close(found, ask(made_like(model, CYCLE), labels)[:1])
+
+
+def made_like(model: em.EnergyModel, edges: list[list[int]]) -> em.EnergyModel:
+    return copy.deepcopy(model).fix(link=torch.tensor([edges]))
+
+
+@pytest.mark.parametrize("using", ["exact", "exact(engine: torch)"])
+def test_gradients_after_calls_without_them(using: str) -> None:
+    model, labels = made(), known(-1, 2, -1, -1, 0)
+    truth = torch.autograd.grad(fresh_total(model, labels), list(model.parameters()))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            torch.testing.assert_close(ask(model, labels, using), fresh(model, labels))
+            torch.testing.assert_close(ask(model, labels, using), fresh(model, labels))
+        total = model.infer(evidence={"y": labels}, using=using).log_partition.sum()
+        found = torch.autograd.grad(total, list(model.parameters()))
+        for one, other in zip(found, truth, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def fresh_total(model: em.EnergyModel, labels: Tensor) -> Tensor:
+    return model.infer(evidence={"y": labels}, using="enumerate").log_partition.sum()
+
+
+def test_copies_and_pickles_remember_nothing_of_each_other() -> None:
+    model, labels = made(), known(-1, 2, -1, -1, 0)
+    ask(model, labels)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        with torch.no_grad():
+            other.u.add_(1)
+        torch.testing.assert_close(ask(other, labels), fresh(other, labels))
+        torch.testing.assert_close(ask(model, labels), fresh(model, labels))
+
+
+def test_evidence_of_other_types_says_the_same() -> None:
+    model = made()
+    labels = known(-1, 2, -1, -1, 0)
+    allowed = (labels.unsqueeze(-1) == torch.arange(3)) | (labels < 0).unsqueeze(-1)
+    for one in (labels, labels.int(), allowed, allowed, labels.int()):
+        torch.testing.assert_close(ask(model, one), fresh(model, labels))
+    with pytest.raises(em.EnergyError, match="holds 7"):
+        ask(model, known(-1, 7, -1, -1, 0))
+    torch.testing.assert_close(ask(model, labels), fresh(model, labels))
