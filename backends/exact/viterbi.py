@@ -1,9 +1,9 @@
 """The best answer of each chain: Viterbi with torch operations, on any device.
 
-Short chains of few labels hold the sums of all steps.  Where all steps share a table, both ends of others, or blocks of
-long ones, are worked on at once.  This is what serves elsewhere: going forward only the maxima are kept.  Which label
-they came from is asked again on the way back: with many labels by one column of a table for each step, with few for all
-labels and many steps at once.
+Both ends of short chains of few labels, and of others where all steps share a table, are worked on at once, and so are
+blocks of long ones.  This is what serves elsewhere: going forward only the maxima are kept.  Which label they came from
+is asked again on the way back: with many labels by one column of a table for each step, with few for all labels and
+many steps at once.
 """
 
 from __future__ import annotations
