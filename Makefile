@@ -10,7 +10,7 @@ PIP   := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test fuzz validity bench bench-exact bench-gaussian bench-mcmc docs fmt clean
+.PHONY: help venv demo test test-torch fuzz validity bench bench-exact bench-gaussian bench-mcmc docs fmt clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test: $(STAMP) ## lint, format check, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-torch: $(STAMP) ## the tests with the native kernels set aside, as where none are built
+	ENERGYML_NATIVE=0 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 fuzz: $(STAMP) ## the fuzz tests, 20000 cases each
 	ENERGYML_FUZZ=20000 $(BIN)/python -m pytest tests/fuzz -n 2

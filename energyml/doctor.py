@@ -70,6 +70,8 @@ def _native(missing: list[str]) -> str:
     if "torch" in missing:
         return "unknown: torch is missing"
     native = import_module("energyml.backends.native")
+    if native.set_aside:
+        return "set aside by ENERGYML_NATIVE=0: torch serves instead"
     modules = {
         "chains": native.kernels, "graphs": native.graphs, "fields": native.fields, "sweeps": native.sweeps,
         "beams": native.beams,

@@ -132,7 +132,11 @@ class BatchElimination:
                 for _, factors in self._slices(part, tables)
             ]
             found.append(each[0] if len(each) == 1 else logsumexp(torch.stack(each), 0))
-        return self._gathered(found).to(_dtype(tables))
+        total = self._gathered(found).to(_dtype(tables))
+        if tracked(tables) and not total.requires_grad:
+            # As the kernels' answers are: a function of all tables, though models without cells use none of them.
+            total = total + sum(table.flatten()[:0].sum() for table in tables if table is not None)
+        return total
 
     def entropy_twin(self, tables: Tables) -> Tensor:
         """[B]: the entropy of the cells that are no part of the first steps, by torch operations; differentiable."""

@@ -1,22 +1,33 @@
-"""The best answer of each chain whose steps share a table: from both ends at once, with torch operations.
+"""The best answer of each chain: from both ends at once, with torch operations.
 
 Maxima run from the first cell on and from the last cell back, side by side, until they meet in the middle.  From there
 the way back runs to both ends, side by side again.  That is half as many operations in a row as from one end, each with
 twice the work.
 
-Every chain is entered at its own two ends and met at its own middle.  So chains that end earlier need no mask: what is
-computed beyond their middle depends on nothing but itself, and is not read.
+The middle is one cell, as far from the first as from the last.  So chains that end earlier, and even numbers of cells,
+are filled up with cells that take one more label, which nothing else takes and which scores nothing.
+
+With many labels each step of the way back asks where one label comes from.  With few, where a step is little work and
+its time goes into calling operations, the sums of all steps are held: what cells and tables add up to is known
+beforehand, where all maxima come from is found for all steps at once, and the way back is a walk along pointers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from energyml.backends.exact.recording import buffer, may_read_back
+from energyml.backends.exact.recording import buffer, may_read_back, overwritable
+from energyml.backends.exact.scan import Blocks
 
+# Up to how many sums for one step, and for all of them, they are held.  A sum takes about a nanosecond more than where
+# it is forgotten, and a question that a step of the way back need not ask saves some five microseconds.
+FEW, HELD = 1 << 10, 1 << 18
 # How many steps early the blocks of the way back start, and what cutting it must save to be done.
 EARLY, WORTH = 20, 0.8
 # Seconds, measured on one thread: a step of the way back beside its arithmetic, a chain in it, and a label of that.
@@ -24,123 +35,191 @@ ASK, LANE, LABEL = 7e-6, 6e-8, 1.5e-9
 # Up to how many sums for one step the tables are repeated for each chain, which is faster to read.
 REPEATED = 100_000
 
+# The cells [B, N+1, C] from each end to the middle.
+Ends = tuple[Tensor, Tensor]
+
+
+def holds(scores: Tensor) -> bool:
+    """Whether scores [B, T, C] have so few sums that holding them is faster, and nobody minds overwriting them."""
+    batch, size, labels = scores.shape
+    sums = batch * labels**2
+    few = sums <= FEW and sums * (size - 1) <= HELD
+    return few and scores.dtype in (torch.float32, torch.float64) and overwritable()
+
 
 def best_from_both_ends(scores: Tensor, steps: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Labels [B, T] and score [B] of the best answer, for scores [B, T, C] of T > 1 cells and steps [B or 1, 1, C, C].
+    """Labels [B, T] and score [B] of the best answer, for scores [B, T, C] and steps [B or 1, T-1 or 1, C, C]; T > 1.
 
-    `count` [B] is how many cells each chain has; `None` when all have T.  The score is -inf where every answer is
-    forbidden, 0 for a chain without cells; labels are arbitrary there, and where there is no cell.
-    O(B T C²) time, O(B (T + C) C) memory.
+    The steps of a chain share a table, unless the sums are held.  `count` [B] is how many cells each chain has; `None`
+    when all have T.  The score is -inf where every answer is forbidden, 0 for a chain without cells; labels are
+    arbitrary there, and where there is no cell.  O(B T C²) time, O(B (T + C) C) memory.
     """
     batch, size, labels = scores.shape
-    device, lanes, half = scores.device, 2 * batch, size // 2
-    length = torch.full((batch,), size, device=device) if count is None else count.clamp(1, size)
-    # Rows are cells of chains, those from the front [B] and those from the back [B] side by side in each step to the
-    # middle, which counts from the front only.
-    lane, step = torch.arange(lanes, device=device), torch.arange(half + 1, device=device).unsqueeze(1)
-    first = lane[:batch] * size
-    behind = (first + length).sub_(1) - step
-    place = torch.cat([first + step, behind.clamp_(min=0)], 1).flatten()
-    turn = torch.cat([length - 1, length]) >> 1
-    middle = torch.add(lane, turn, alpha=lanes)
-    cells = scores.reshape(-1, labels).index_select(0, place).index_fill(0, middle[batch:], 0)
-    # [2, B or 1, C, C]: tables (before, behind) in the direction of each end.
-    table = steps[:, 0]
-    tables = torch.stack([table, table.mT])
-    states = _maxima(cells.view(-1, 2, batch, labels), tables)
-    score, label = states.index_select(0, middle).view(2, batch, labels).sum(0).max(-1)
-    back = torch.sub(middle, step[1:], alpha=lanes).clamp_(min=0)
-    before = states.index_select(0, back.view(-1)).view(half, lanes, labels)
-    path = _ask(before, tables, label, turn)
-    # Where the label of each cell stands among those that were passed: as many steps from the middle as it is away.
-    away = torch.arange(size, device=device) - turn[:batch].unsqueeze(1)
-    passed = torch.add(lane[:batch].unsqueeze(1), away.abs(), alpha=lanes).add_(away > 0, alpha=batch)
-    found = path.index_select(0, passed.clamp_(max=len(path) - 1).flatten()) % labels
-    return found.view(batch, size), score if count is None else score.masked_fill(count < 1, 0)
+    held = holds(scores)
+    scores, steps = _filled_up(scores, steps, count)
+    half = scores.shape[1] // 2
+    ends = scores[:, : half + 1], scores[:, half:].flip(1)
+    score, path = _recalled(ends, steps) if held else _asked(ends, steps, labels, count)
+    front, back = path.view(half + 1, 2, batch).unbind(1)
+    found = torch.cat([front[1:].flip(0).t(), back[: size - half].t()], 1)
+    return found if scores.shape[2] == labels else found.clamp(max=labels - 1), score
 
 
-def _maxima(cells: Tensor, tables: Tensor) -> Tensor:
-    """[(N+1) 2 B, C]: the scores of the best ways from each end to the labels of each cell; may use up the cells.
+def _filled_up(scores: Tensor, steps: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scores [B, T, C] and steps of chains of an odd number of cells, all of which exist: as given, or with more."""
+    size, labels = scores.shape[1:]
+    missing = 1 - size % 2
+    if count is None and not missing:
+        return scores, steps
+    known: Tensor | int = size
+    if count is not None:
+        known = (count.clamp(max=size) if missing else count).unsqueeze(1)
+    here = (torch.arange(size + missing, device=scores.device) < known).unsqueeze(-1)
+    ended = pad(scores.new_zeros(1), (labels, 0), value=float("-inf"))
+    scores = torch.where(here, pad(scores, (0, 1, 0, missing), value=float("-inf")), ended)
+    return scores, pad(steps, (0, 1, 0, 1, 0, missing if steps.shape[1] > 1 else 0))
 
-    O(B T C²), as the sums of all labels with all are taken at every step.  Cells are [N+1, 2, B, C].
+
+def _cells_abreast(ends: Ends) -> Tensor:
+    """[N+1, C, 2 B]: the cells of both ends, the innermost axis running over chains.
+
+    The middle counts from the front only.
     """
-    _, _, batch, labels = cells.shape
-    if torch._C._are_functorch_transforms_active():
-        cells = cells + tables.new_zeros(())  # mapped where the tables are, as all that is written there will be
-    wide = _wide(cells)
+    cells = torch.cat([one.permute(1, 2, 0) for one in ends], 2)
+    cells[-1, :, len(ends[0]) :].zero_()
+    return cells
+
+
+def _tables_abreast(steps: Tensor, batch: int) -> Tensor:
+    """[N or 1, C, C, 2 B]: the tables (before, behind) of the steps [B or 1, 2 N or 1, C, C] from both ends."""
+    front = back = steps
+    if steps.shape[1] > 1:
+        front, back = steps.chunk(2, 1)
+        back = back.flip(1)
+    tables = front.permute(1, 2, 3, 0), back.permute(1, 3, 2, 0)
+    return torch.cat([one.expand(-1, -1, -1, batch) for one in tables], 3)
+
+
+# ---------------------------------------------------------------------------------------------------------- few labels
+
+
+def _recalled(ends: Ends, steps: Tensor) -> tuple[Tensor, Tensor]:
+    """The score [B] of the best answer, and its labels [(N+1) 2 B] from the middle to both ends: the sums are held.
+
+    Of equal answers one of later labels is taken.
+    """
+    batch, _, labels = ends[0].shape
+    lanes, cells = 2 * batch, _cells_abreast(ends)
+    sums = cells[:-1].unsqueeze(2) + _tables_abreast(steps, batch)
+    most = sums.new_zeros(cells.shape)
+    for some, ahead, onward in zip(sums.unbind(0), most.unsqueeze(2).unbind(0), most.unbind(0)[1:], strict=False):
+        torch.amax(some.add_(ahead), 0, out=onward)
+    # Where the maxima come from, as pointers into the row before, [C, 2 B].  Numbers of one type are compared and
+    # multiplied in vectors; `argmax` is not.
+    pointer = torch.arange(labels * lanes, dtype=sums.dtype, device=sums.device).view(labels, 1, lanes)
+    leads = sums.eq_(most[1:].unsqueeze(1)).mul_(pointer).amax(1).flatten(1).long()
+    score, label = most[-1].add_(cells[-1]).view(labels, 2, batch).sum(1).max(0)
+    here = torch.add(torch.arange(lanes, device=label.device).view(2, batch), label, alpha=lanes).view(-1)
+    path = [here]
+    for row in reversed(leads.unbind(0)):
+        here = row.index_select(0, here)
+        path.append(here)
+    return score.to(cells.dtype), torch.cat(path).div_(lanes, rounding_mode="floor")
+
+
+# --------------------------------------------------------------------------------------------------------- many labels
+
+
+def _asked(ends: Ends, steps: Tensor, labels: int, count: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The score [B] of the best answer, and its labels [(N+1) 2 B] from the middle to both ends: each is asked for.
+
+    Some cells may have one more than the labels.
+    """
+    batch, rows, most = ends[0].shape
+    wide = 2 * batch >= labels  # the innermost axis runs over chains or over labels, the longer of the two
+    states = _maxima(ends, steps, labels, wide)
+    met = states[-1].view(2, batch, most)
+    score, label = met.sum(0).max(-1)
+    if count is not None and not wide:
+        # What leads to the label of missing cells is not known: chains that end before the middle are met there.
+        last = count.clamp(1, rows).sub_(1)
+        score = (states[last, torch.arange(batch, device=last.device)] + met[1]).amax(-1)
+    # Rows are what may lead to a label; labels are counted on from table to table, of each end and chain.
+    leads = torch.stack([steps.mT, steps]).view(-1, most)
+    offset = torch.arange(0, len(leads), most, device=label.device).view(2, -1)
+    label, offset = (label + offset).view(-1), offset.expand(2, batch).reshape(-1)
+    path = _merged(states[:-1], leads, label, offset) if may_read_back(states) else None
+    if path is None:
+        path = torch.cat(_walked(reversed(states[:-1].unbind(0)), leads, label, offset))
+    return score, path % most
+
+
+def _maxima(ends: Ends, steps: Tensor, labels: int, wide: bool) -> Tensor:
+    """[N+1, 2 B, C or C+1]: the scores of the best ways from each end to the labels of each cell.
+
+    O(B T C²), as the sums of all labels with all are taken at every step.  What leads to the label of missing cells is
+    left out unless it costs nothing: in vectors over chains.
+    """
+    batch, _, most = ends[0].shape
     if wide:
-        table = tables.permute(2, 3, 0, 1).expand(labels, labels, 2, batch).reshape(labels, labels, 2 * batch)
-        onward = cells.flatten(1, 2).mT.contiguous()
-        before = onward.unsqueeze(2)
+        states, table = _cells_abreast(ends), _tables_abreast(steps, batch)[0]
     else:
-        table = tables.permute(2, 0, 1, 3)
+        states = torch.stack([one.transpose(0, 1) for one in ends], 1)
+        states[-1, 1].zero_()
+        table = torch.stack([steps[:, 0], steps[:, 0].mT])[..., :labels].permute(2, 0, 1, 3)
         if 2 * batch * labels**2 <= REPEATED:
-            table = table.expand(labels, 2, batch, labels)
+            table = table.expand(most, 2, batch, labels)
         table = table.contiguous()
-        onward, before = cells, cells.permute(0, 3, 1, 2).unsqueeze(-1)
-    spare = buffer(labels, *onward.shape[1:], like=cells)
-    for ahead, cell in zip(before.unbind(0), onward.unbind(0)[1:], strict=False):
+    if torch._C._are_functorch_transforms_active():
+        states = states + table.new_zeros(())  # mapped where the tables are, as all that is written there will be
+    before = states.unsqueeze(2) if wide else states.permute(0, 3, 1, 2).unsqueeze(-1)
+    behind = (states if wide else states[..., :labels]).unbind(0)
+    spare = buffer(most, *behind[0].shape, like=states)
+    for ahead, cell in zip(before.unbind(0), behind[1:], strict=False):
         cell.add_(torch.add(ahead, table, out=spare).amax(0))
-    return (onward.mT if wide else onward).reshape(-1, labels)
+    return states.mT.contiguous() if wide else states.flatten(1, 2)
 
 
-def _wide(cells: Tensor) -> bool:
-    """Whether the innermost axis is to run over chains, and not over labels: the longer of the two."""
-    return 2 * cells.shape[2] >= cells.shape[3]
-
-
-def _ask(before: Tensor, tables: Tensor, label: Tensor, turn: Tensor) -> Tensor:
-    """[(N+1) 2 B]: the labels from those in the middle [B] to both ends, by asking at each step where one comes from.
-
-    Labels are counted on from table to table.
-
-    Args:
-        before: [N, 2 B, C] the maxima before each step on the way back.
-        tables: [2, B or 1, C, C] those of each end.
-        label: [B] in the middle.
-        turn: [2 B] how many of the steps there are; what comes behind is arbitrary.
-    """
-    lanes, labels = before.shape[1:]
-    # Rows are what may lead to a label; those of each chain and direction begin at its offset.
-    rows = tables.mT.reshape(-1, labels)
-    offset = torch.arange(0, len(rows), labels, device=label.device).view(2, -1).expand(2, lanes // 2).flatten()
-    label = label.repeat(2).add_(offset)
-    path = _merged(before, rows, label, offset, turn) if may_read_back(before) else None
-    return torch.cat(_asked(before, rows, label, offset)) if path is None else path
-
-
-def _asked(before: Tensor, rows: Tensor, label: Tensor, offset: Tensor) -> list[Tensor]:
-    """The label, and those that lead to it at each step back."""
+def _walked(before: Iterable[Tensor], leads: Tensor, label: Tensor, offset: Tensor) -> list[Tensor]:
+    """The labels [2 B], and those that lead to them at each step back, where the maxima before it are [2 B, C]."""
     path = [label]
-    for ahead in before.unbind(0):
-        label = rows.index_select(0, label).add_(ahead).argmax(-1).add_(offset)
+    for ahead in before:
+        label = leads.index_select(0, label).add_(ahead).argmax(-1).add_(offset)
         path.append(label)
     return path
 
 
-def _merged(before: Tensor, rows: Tensor, label: Tensor, offset: Tensor, turn: Tensor) -> Tensor | None:
-    """[(N+1) 2 B]: the same, with the way back cut into blocks that are followed side by side.
+@lru_cache
+def _cut(steps: int, lanes: int, labels: int) -> Blocks:
+    """One block, or as many as make a way back of so many steps faster."""
+    work = lanes * (LANE + labels * LABEL)
+    number = max(1, round(math.sqrt(steps * ASK / (EARLY * work))))
+    length = max(EARLY, -(-steps // number))
+    number = -(-steps // length)
+    faster = (length + EARLY) * (ASK + number * work) <= WORTH * steps * (ASK + work)
+    return Blocks(number, length) if faster else Blocks(1, steps)
+
+
+def _merged(before: Tensor, leads: Tensor, label: Tensor, offset: Tensor) -> Tensor | None:
+    """[(N+1) 2 B]: what `_walked` finds, with the way back cut into blocks that are followed side by side.
 
     Each block starts a few steps early, from a guess: by its own beginning the way has mostly merged with the best one.
     `None` where it has not, or where this is no faster.
     """
     steps, lanes, labels = before.shape
-    work = lanes * (LANE + labels * LABEL)
-    number = max(1, round(math.sqrt(steps * ASK / (EARLY * work))))
-    length = max(EARLY, -(-steps // number))
-    number = -(-steps // length)
-    if (length + EARLY) * (ASK + number * work) > WORTH * steps * (ASK + work):
+    blocks = _cut(steps, lanes, labels)
+    number, length = blocks.number, blocks.length
+    if number == 1:
         return None
     more = before.new_zeros(EARLY + number * length, lanes, labels)
-    more[EARLY : EARLY + steps] = before
+    more[EARLY : EARLY + steps] = before.flip(0)
     windows = more.unfold(0, EARLY + length, length).permute(3, 0, 1, 2).flatten(1, 2)
     guess = more[length - 1 :: length][: number - 1].argmax(-1)
     offsets = offset.repeat(number)
     guess = torch.cat([label, guess.flatten() + offsets[lanes:]])
-    begun = _asked(windows[:EARLY], rows, guess, offsets)[-1]
+    begun = _walked(windows[:EARLY], leads, guess, offsets)[-1]
     begun[:lanes] = label
-    path = torch.stack(_asked(windows[EARLY:], rows, begun, offsets)).view(length + 1, number, lanes)
-    borders = torch.arange(length, number * length, length, device=label.device).unsqueeze(1)
-    if bool(((path[-1, :-1] != path[0, 1:]) & (borders <= turn)).any()):
+    path = torch.stack(_walked(windows[EARLY:], leads, begun, offsets)).view(length + 1, number, lanes)
+    if not torch.equal(path[-1, :-1], path[0, 1:]):
         return None
     return torch.cat([label, path[1:].transpose(0, 1).flatten()[: steps * lanes]])

@@ -9,6 +9,7 @@ Both are compared at every border between blocks, and where they do not agree an
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ STEP, ADD = 2.2e-5, 2.5e-10
 WORTH = 0.4
 
 
+@lru_cache
 def cut_for_merging(batch: int, steps: int, labels: int) -> Blocks:
     """One block, or as many as make a chain of so many steps faster."""
     work = batch * labels**2 * ADD

@@ -146,10 +146,10 @@ class Paired:
         weight = self._vectors[-1, :, :1].sum(-1, keepdim=True)
         total = torch.cat([weight, *scales], 1).double().log_().sum((1, 2))
         if exists is None:
-            self.log_z = total + (size * fit.cell + (size - 1) * fit.step)
+            self.log_z = total.add_(size * fit.cell + (size - 1) * fit.step)
         else:
-            count = exists.sum(1, dtype=torch.float64)
-            self.log_z = total + count * fit.cell + (count - 1).clamp_(min=0) * fit.step
+            count = exists.sum(1)
+            self.log_z = total.add_(count, alpha=fit.cell + fit.step).sub_(fit.step).masked_fill_(count < 1, 0)
 
     def _blocks(self, ended: bool) -> Tensor:
         """[2 C, 2 C]: the table, and below it the same turned round; behind the end nothing but the end follows."""
@@ -164,15 +164,14 @@ class Paired:
 
     def _emissions(self, cells: Tensor, exists: Tensor | None) -> Tensor:
         batch, size, labels = cells.shape
-        front = cells.transpose(0, 1)
-        if exists is not None:
-            here = exists.t().to(cells.dtype)
-            front = cells.new_empty(size, batch, self._width)
-            torch.mul(cells.transpose(0, 1), here.unsqueeze(-1), out=front[..., :labels])
-            torch.sub(1, here, out=front[..., labels])
         found = cells.new_empty(size, batch, 2, self._width)
-        found[:, :, 0] = front
-        found[:, :, 1] = front.flip(0)
+        front, back = found.unbind(2)
+        if exists is None:
+            front.copy_(cells.transpose(0, 1))
+        else:
+            front[..., :labels].copy_(cells.mul_(exists.unsqueeze(-1)).transpose(0, 1))
+            front[..., labels].copy_(exists.t().logical_not())
+        back.copy_(front.flip(0))
         return found
 
     def beginnings(self) -> Tensor:

@@ -86,7 +86,7 @@ def beginnings(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Te
 
 
 def log_likelihood(scores: Tensor, steps: Tensor, exists: Tensor | None, labels: Tensor) -> Tensor:
-    """[B]: the log-probability of labels [B, T], each of which is one where there is a cell; T > 1.
+    """[B]: the log-probability of labels [B, T], each of which is one, where there is no cell any; T > 1.
 
     -inf, with zero gradients, where they are forbidden.  Differentiable as the log-partition is, but not by transforms.
     """
@@ -248,12 +248,11 @@ class Likelihood(torch.autograd.Function):
             log_z: Tensor = ctx.kept.run.log_z
         else:
             log_z = _log_z(Potentials(scores, steps, None if exists is None else exists.sum(1)))
-        here = labels.clamp(0, scores.shape[2] - 1).unsqueeze(-1)
-        place = gold_steps(here.squeeze(-1), steps.shape)
-        cells, pairs = scores.gather(2, here).squeeze(-1), steps.reshape(-1)[place]
+        here, place = labels.unsqueeze(-1), gold_steps(labels, steps.shape)
+        parts = torch.cat([scores.gather(2, here).squeeze(-1), steps.take(place)], 1)
         if exists is not None:
-            cells, pairs = torch.where(exists, cells, 0), torch.where(exists[:, 1:], pairs, 0)
-        gold = cells.sum(1, dtype=torch.float64) + pairs.sum(1, dtype=torch.float64)
+            parts = torch.where(torch.cat([exists, exists[:, 1:]], 1), parts, 0)
+        gold = parts.sum(1, dtype=torch.float64)
         ctx.gone = gold.isneginf() if bool(gold.amin() == float("-inf")) else None
         ctx.save_for_backward(scores, steps, exists, here, place)
         value = gold - log_z
@@ -267,8 +266,7 @@ class Likelihood(torch.autograd.Function):
         weight = gradients[0] if ctx.gone is None else gradients[0].masked_fill(ctx.gone, 0)
         given = (-weight, scores, steps, exists, ctx.needs_input_grad[1], ctx.kept)
         cells, *pairs = entered(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
-        each = weight.unsqueeze(1) if exists is None else weight.unsqueeze(1) * exists
-        each = each.expand(here.shape[:2])
+        each = weight.unsqueeze(1).expand(here.shape[:2]) if exists is None else weight.unsqueeze(1) * exists
         cells = cells.scatter_add(2, here, each.unsqueeze(-1).to(cells.dtype))
         if not pairs:
             return cells, None, None, None
@@ -278,7 +276,7 @@ class Likelihood(torch.autograd.Function):
 
 def gold_steps(labels: Tensor, shape: torch.Size) -> Tensor:
     """[B, ..., T-1]: where the pairs of labels [B, ..., T] stand in steps of this shape, as they are, shared or not."""
-    place = labels[..., :-1] * shape[3] + labels[..., 1:]
+    place = torch.add(labels[..., 1:], labels[..., :-1], alpha=shape[3])
     if shape[:2] != (1, 1):
         examples, positions = (torch.arange(n, device=labels.device) * (n > 1) for n in shape[:2])
         beyond = [1] * (labels.dim() - 1)

@@ -92,9 +92,12 @@ def chain_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
     scores, exists = potentials.scores, potentials.exists
     if labels.device.type != "cpu" or torch.compiler.is_compiling() or followed():
         return None
-    strange = (labels < 0) | (labels >= scores.shape[2])
-    if bool((strange if exists is None else strange & exists).any()):
-        return None
+    if exists is not None:
+        labels = labels * exists
+    if labels.numel():
+        low, high = torch.aminmax(labels)
+        if low.item() < 0 or high.item() >= scores.shape[2]:
+            return None
     if 0 in scores.shape or scores.shape[1] == 1:
         return difference(chain_score(potentials, labels.unsqueeze(1)).squeeze(1), chain_log_partition(potentials))
     return log_likelihood(scores, potentials.steps, exists, labels.long())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -57,6 +58,7 @@ class Blocks:
         return rows.view(length, self.number, number // self.number, *beyond).transpose(0, 2).flatten(1, 2)
 
 
+@lru_cache
 def cut(batch: int, steps: int, labels: int, shared: bool) -> Blocks:
     """One block, or as many as make a long chain of few labels faster; `shared` where all steps have one table."""
     blocks = _in_blocks(steps)
@@ -65,6 +67,7 @@ def cut(batch: int, steps: int, labels: int, shared: bool) -> Blocks:
     return blocks if faster else Blocks(1, steps)
 
 
+@lru_cache
 def cut_maxima(batch: int, steps: int, labels: int) -> Blocks:
     """The same for maxima of sums, which take longer than products."""
     blocks = _in_blocks(steps)

@@ -1,9 +1,9 @@
 """The best answer of each chain: Viterbi with torch operations, on any device.
 
-Short chains of few labels hold the sums of all steps.  Where all steps share a table, both ends of others, or blocks of
-long ones, are worked on at once.  This is what serves elsewhere: going forward only the maxima are kept.  Which label
-they came from is asked again on the way back: with many labels by one column of a table for each step, with few for all
-labels and many steps at once.
+Both ends of short chains of few labels, and of others where all steps share a table, are worked on at once, and so are
+blocks of long ones.  This is what serves elsewhere: going forward only the maxima are kept.  Which label they came from
+is asked again on the way back: with many labels by one column of a table for each step, with few for all labels and
+many steps at once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.held import best_of_few, holds
-from energyml.backends.exact.meeting import best_from_both_ends
+from energyml.backends.exact.meeting import best_from_both_ends, holds
 from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recording import buffer, may_read_back
@@ -63,9 +62,9 @@ def _short_cut(potentials: Potentials) -> tuple[Tensor, Tensor] | None:
             return found
     if _cut(scores).number > 1:
         return None
-    if holds(batch, size, labels):
-        return best_of_few(scores, steps, potentials.count)
-    return best_from_both_ends(scores, steps, potentials.count) if steps.shape[1] == 1 and labels <= BOTH else None
+    if holds(scores) or (steps.shape[1] == 1 and labels <= BOTH):
+        return best_from_both_ends(scores, steps, potentials.count)
+    return None
 
 
 def _cut(scores: Tensor) -> Blocks:

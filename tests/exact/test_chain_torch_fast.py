@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact import meeting, merging
-from energyml.backends.exact.held import best_of_few
-from energyml.backends.exact.meeting import best_from_both_ends
+from energyml.backends.exact.meeting import best_from_both_ends, holds
 from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
 from energyml.backends.exact.paired import forward_log_z, paired
 from energyml.backends.exact.potentials import Potentials
@@ -179,23 +178,39 @@ def test_sums_of_all_steps_held(kind: str, forbidden: float, scale: float) -> No
     for seed, shape in enumerate([(3, 2, 3), (20, 25, 7), (1, 30, 12), (100, 5, 2), (4, 9, 1)]):
         for ragged in (False, True):
             potentials = draw(*shape, kind, scale=scale, forbidden=forbidden, ragged=ragged, seed=seed)
-            labels, score = best_of_few(potentials.scores, potentials.steps, potentials.count)
+            assert holds(potentials.scores)
+            labels, score = best_from_both_ends(potentials.scores, potentials.steps, potentials.count)
             _, wanted = chain_best(potentials, 2)
             same(score, wanted[:, 0], 1e-9)
             same(chain_score(potentials, labels.unsqueeze(1))[:, 0], wanted[:, 0], 1e-9, 1e-9)
 
 
-@pytest.mark.parametrize("size", [4, 40, 300])
-def test_each_chain_is_met_at_its_own_middle(size: int) -> None:
-    """All lengths at once; what stands behind the end is no number."""
-    for best in (best_from_both_ends, best_of_few):
-        potentials = draw(size + 1, size, 3, seed=size)
-        count = torch.arange(size + 1)
-        filled = potentials.scores.masked_fill((torch.arange(size) >= count.unsqueeze(1)).unsqueeze(-1), float("nan"))
-        labels, score = best(filled, potentials.steps, count)
-        given = Potentials(potentials.scores, potentials.steps, count)
-        same(score, chain_best(given, 2)[1][:, 0], 1e-9)
-        same(chain_score(given, labels.unsqueeze(1))[:, 0], score, 1e-9)
+@pytest.mark.parametrize("few", [0, 1 << 20], ids=["asked", "held"])
+@pytest.mark.parametrize("labels", [3, 90], ids=["chains innermost", "labels innermost"])
+@pytest.mark.parametrize("size", [4, 5, 40])
+def test_chains_of_all_lengths_are_met_in_the_middle(
+    size: int, labels: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All lengths at once, one beyond the end too; what stands behind the end is no number."""
+    monkeypatch.setattr(meeting, "FEW", few)
+    monkeypatch.setattr(meeting, "HELD", few * size)
+    potentials = draw(size + 2, size, labels, seed=size)
+    count = torch.arange(size + 2)
+    assert holds(potentials.scores) == bool(few) and (2 * len(count) >= labels) == (labels == 3)
+    filled = potentials.scores.masked_fill((torch.arange(size) >= count.unsqueeze(1)).unsqueeze(-1), float("nan"))
+    found, score = best_from_both_ends(filled, potentials.steps, count)
+    given = Potentials(potentials.scores, potentials.steps, count)
+    same(score, chain_best(given, 2)[1][:, 0], 1e-9)
+    same(chain_score(given, found.unsqueeze(1))[:, 0], score, 1e-9)
+
+
+@pytest.mark.parametrize("few", [0, 1 << 20], ids=["asked", "held"])
+def test_labels_are_labels_where_all_is_forbidden(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An even number of cells is filled up with one more, whose label is none of an answer."""
+    monkeypatch.setattr(meeting, "FEW", few)
+    scores = torch.full((2, 4, 3), NINF, dtype=torch.float64)
+    labels, score = best_from_both_ends(scores, torch.zeros(1, 1, 3, 3, dtype=torch.float64), None)
+    assert score.isneginf().all() and (labels >= 0).all() and (labels < 3).all()
 
 
 def test_best_answers_can_be_gone_on_from() -> None:

@@ -108,7 +108,9 @@ def test_a_gold_answer_far_above_all_others_costs_nothing(objective: str, name: 
     model, given_, gold = compiled(name, 3), inputs(name, 3), gold_labels(3)
     given_["u"] = given_["u"] + 100 * torch.nn.functional.one_hot(gold, LABELS)
     found = model.loss(objective=objective, y=gold, using="exact", reduction="none", **given_).detach()
-    assert (found >= 0).all() and (found < 1e-30).all()
+    # Score and log-partition are sums of the same numbers, perhaps in another order: they differ by a rounding at most.
+    rounding = torch.finfo(found.dtype).eps * 100 * SIZE
+    assert (found >= 0).all() and (found <= rounding).all()
 
 
 @pytest.mark.parametrize("objective", ["nll", "ssvm", "softmax_margin", "marginal_ce"])
