@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--without-pgmpy", action="store_true", help="keep pgmpy's figures of the last run")
+    parser.add_argument("--task", choices=TASKS, action="append", help="only this one; pgmpy has its patience for each")
     parser.add_argument("--child", nargs=2)
     options = parser.parse_args()
     if options.child:
@@ -202,7 +203,7 @@ def main() -> None:
     models = sorted(options.folder.glob("*.uai"), key=lambda path: path.stat().st_size)
     for path in models[:2] if options.quick else models:
         file = read(path)
-        for task in TASKS:
+        for task in options.task or TASKS:
             operations, least = implied(file, task, speed)
             row: dict[str, Any] = {
                 "model": path.name, "task": task, "variables": len(file.sizes),
