@@ -113,11 +113,11 @@ class Transform(Base):
     def _eigenvalues(self, paths: Sequence[Tensor]) -> Tensor:
         """[B or 1, ...]: sums over dims of those of their paths."""
         ones = [1] * len(paths)
-        total, weights = self.form.ridge.reshape(-1, *ones), self.weights.reshape(*self.weights.shape[:2], *ones)
+        total, weights = self.form.ridge.view(-1, *ones), self.weights.reshape(*self.weights.shape[:2], *ones).unbind(1)
         for number, axis in enumerate(self.axes):
             along = ones.copy()
             along[axis] = paths[axis].shape[0]
-            total = torch.addcmul(total, weights[:, number], paths[axis].reshape(along))
+            total = torch.addcmul(total, weights[number], paths[axis].view(along))
         return total.expand(-1, *(path.shape[0] for path in paths))
 
     @cached_property

@@ -17,6 +17,7 @@ from energyml.backends.gaussian.cg import Trace, conjugate_gradients
 from energyml.backends.gaussian.perturb import Perturbation
 from energyml.backends.gaussian.preconditioners import preconditioner
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
+from energyml.backends.native import stencil as native_stencil
 from energyml.bind.quadratic import QuadraticForm
 from energyml.diagnostics import EnergyError
 
@@ -135,12 +136,10 @@ class Iterative(Solver):
         )
 
     def _compiled(self, rhs: Tensor, tol: float, start: Tensor | None) -> _Found:
-        from energyml.backends.native import stencil as kernel
-
         grid = self.form.stencil
         assert grid is not None
         offsets, shape = _in_space(grid.offsets, grid.shape)
-        found = kernel.solve(
+        found = native_stencil.solve(
             rhs,
             self.form.own(),
             grid.weights,

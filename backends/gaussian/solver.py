@@ -169,8 +169,8 @@ def solved(solver: Solver, form: QuadraticForm, rhs: Tensor, start: Tensor | Non
         rhs: [B, M, N].
         start: [B, M, N], where an iterative method starts.
     """
-    tensors = form.tensors()
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (rhs, *tensors)):
+    tensors = form.tensors() if torch.is_grad_enabled() else []
+    if tensors and any(one.requires_grad for one in (rhs, *tensors)):
         keep: list[Outcome] = []
         x: Tensor = _Solve.apply(solver, None, start, keep, rhs, *tensors)  # type: ignore[no-untyped-call]
         outcome = keep[0]

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from energyml.backends.native import fields as kernels
 
@@ -61,8 +62,7 @@ def serves(*tensors: Tensor) -> bool:
     dtype = tensors[0].dtype
     if kernels is None or dtype not in (torch.float32, torch.float64) or torch.compiler.is_compiling():
         return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return all(one.dtype is dtype and one.is_cpu and not wrapped(one) for one in tensors)
+    return all(one.dtype is dtype and one.is_cpu and not is_functorch_wrapped_tensor(one) for one in tensors)
 
 
 def solve(
@@ -173,11 +173,10 @@ def _check(name: str, field: Tensor, diag: Tensor, weights: Tensor, offsets: Off
         grid = " x ".join(map(str, shape))
         raise ValueError(f"{name}: takes [B, M, {cells}] for a grid of {grid} cells, found {_described(field)}")
     batch, channels, _ = field.shape
-    if diag.dim() != 3 or not _broadcasts(diag.shape, (batch, channels, cells)):
+    if not _broadcasts(diag, batch, channels, cells):
         sizes = f"[{batch} or 1, {channels} or 1, {cells} or 1]"
         raise ValueError(f"diag: takes {sizes} beside {name} {list(field.shape)}, found {_described(diag)}")
-    fits = weights.dim() == 3 and weights.shape[1] == len(offsets)
-    if not fits or not _broadcasts(weights.shape, (batch, len(offsets), cells)):
+    if not _broadcasts(weights, batch, len(offsets), cells) or weights.shape[1] != len(offsets):
         sizes = f"[{batch} or 1, {len(offsets)}, {cells} or 1]"
         raise ValueError(f"weights: takes {sizes} for {len(offsets)} offsets, found {_described(weights)}")
     if not serves(field, diag, weights):
@@ -185,8 +184,10 @@ def _check(name: str, field: Tensor, diag: Tensor, weights: Tensor, offsets: Off
         raise ValueError(f"takes plain tensors on the CPU, all float32 or all float64; found {found}")
 
 
-def _broadcasts(sizes: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    return all(size in (1, whole) for size, whole in zip(sizes, full, strict=True))
+def _broadcasts(tensor: Tensor, *full: int) -> bool:
+    """Whether a tensor has so many axes, each of its full size or of size 1; written out, as every call asks."""
+    sizes = tensor.shape
+    return len(sizes) == 3 and (sizes[0] in (1, full[0]) and sizes[1] in (1, full[1]) and sizes[2] in (1, full[2]))
 
 
 def _named(name: str, field: Tensor, diag: Tensor, weights: Tensor) -> tuple[tuple[str, Tensor], ...]:

@@ -301,7 +301,7 @@ class QuadraticForm:
 
     def own(self) -> Tensor:
         """[B or 1, 1, N or 1]: ridge and diagonal."""
-        total = self.ridge[:, None]
+        total = self.ridge.unsqueeze(1)
         if self.diagonal is not None:
             total = total + self.diagonal
         if self.present is not None:
