@@ -31,13 +31,17 @@ class Ground:
 
     @staticmethod
     def of(problem: Problem, plans: Plans, kernels: bool) -> Ground:
-        """That of a problem; kept with its batch."""
+        """That of a problem; kept with a batch that comes again."""
         batch = problem.env.batch
-        kept = batch.kept.get(plans)
-        if not isinstance(kept, Ground) or kept.evidence is not problem.evidence:
-            terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
-            kept = batch.kept[plans] = Ground(plans, Sources(problem.graph, terms, batch), problem.evidence, kernels)
-        return kept
+        kept = batch.kept  # once: another thread may find that the batch does not come again
+        found = None if kept is None else kept.get(plans)
+        if isinstance(found, Ground) and found.evidence is problem.evidence:
+            return found
+        terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
+        made = Ground(plans, Sources(problem.graph, terms, batch), problem.evidence, kernels)
+        if kept is not None:
+            kept[plans] = made
+        return made
 
     @cached_property
     def forest(self) -> Forest | None:

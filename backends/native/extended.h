@@ -50,7 +50,7 @@ template <class X> INLINE void split(E<X> x, V<X>& mantissa, V<X>& exponent) {
     E<X> r = x - n * (UNIT * 6.93145751953125e-1) - n * (UNIT * 1.42860682030941723212e-6);
     V<X> rounded = __builtin_convertvector(r, V<X>);
     V<X> rest = __builtin_convertvector(r - __builtin_convertvector(rounded, E<X>), V<X>);
-    V<X> value = exponential<X>(rounded);
+    V<X> value = small_exponential<X>(rounded);
     V<X> narrow = __builtin_convertvector(x, V<X>);
     I<X> empty = narrow == all<X>(-std::numeric_limits<X>::infinity());
     mantissa = empty ? V<X>{} : value + value * rest;
@@ -67,7 +67,7 @@ template <class X> INLINE void split_scores(V<X> x, V<X>& mantissa, V<X>& expone
         V<X> n = nearest<X>(x * per);
         n += nearest<X>(V<X>(_mm256_fnmadd_ps(n, high, x)) * per);  // of scores above 1e6 the first may be the neighbour
         const V<X> r = _mm256_fnmadd_ps(n, high, x), rounded = _mm256_fnmadd_ps(n, low, r);
-        const V<X> rest = _mm256_fnmadd_ps(n, low, r - rounded), value = exponential<X>(rounded);
+        const V<X> rest = _mm256_fnmadd_ps(n, low, r - rounded), value = small_exponential<X>(rounded);
         const I<X> empty = x == all<X>(-std::numeric_limits<X>::infinity());
         mantissa = empty ? V<X>{} : value + value * rest;
         exponent = empty ? all<X>(void_exponent<X>()) : n * static_cast<X>(UNIT);
@@ -83,8 +83,9 @@ INLINE void split_scores(const In* row, int64_t column, int64_t labels, bool ins
 
 // Bring a mantissa back into its range.
 template <class X> INLINE void normalise(V<X>& mantissa, V<X>& exponent) {
-    I<X> bits = (reinterpret_cast<I<X>&>(mantissa) >> Lanes<X>::mantissa) - static_cast<typename Lanes<X>::Whole>(Lanes<X>::bias);
-    V<X> units = nearest<X>(__builtin_convertvector(bits, V<X>) * static_cast<X>(1.0 / UNIT)) * static_cast<X>(UNIT);
+    typedef typename Lanes<X>::Whole Bits;
+    I<X> bits = (reinterpret_cast<I<X>&>(mantissa) >> Lanes<X>::mantissa) - static_cast<Bits>(Lanes<X>::bias - UNIT / 2);
+    V<X> units = __builtin_convertvector(bits & static_cast<Bits>(-UNIT), V<X>);  // the nearest multiple: UNIT is a power of two
     I<X> empty = mantissa == V<X>{};
     mantissa = empty ? mantissa : shifted<X>(mantissa, -units);
     exponent = empty ? all<X>(void_exponent<X>()) : exponent + units;

@@ -126,18 +126,23 @@ template <> INLINE V<double> polynomial<double>(V<double> r) {
     return p * r * r + r + 1.0;
 }
 
-template <class T> INLINE V<T> exponential(V<T> x) {
+// Of numbers that are known to be neither below `low` nor large.
+template <class T> INLINE V<T> small_exponential(V<T> x) {
     typedef Lanes<T> L;
-    const V<T> low = all<T>(L::low);
-    V<T> safe = larger<T>(low, x);
-    V<T> shifted = safe * static_cast<T>(1.44269504088896340736) + L::magic;
+    V<T> shifted = x * static_cast<T>(1.44269504088896340736) + L::magic;
     V<T> n = shifted - L::magic;
-    V<T> r = safe - n * L::ln2_high - n * L::ln2_low;
+    V<T> r = x - n * L::ln2_high - n * L::ln2_low;
     V<T> p = polynomial<T>(r);
     // The low bits of `shifted` hold the whole number already; shifting drops everything above them.
     I<T> bits = (reinterpret_cast<I<T>&>(shifted) + L::bias) << L::mantissa;
     V<T> scale = reinterpret_cast<V<T>&>(bits);
-    return x < low ? V<T>{} : p * scale;
+    return p * scale;
+}
+
+template <class T> INLINE V<T> exponential(V<T> x) {
+    const V<T> low = all<T>(Lanes<T>::low);
+    const V<T> found = small_exponential<T>(larger<T>(low, x));
+    return x < low ? V<T>{} : found;
 }
 
 // The exponent of a positive normal number, and a power of two, by their bits.

@@ -50,9 +50,13 @@ class LastCall:
             same = before == around and labels.keys() == evidence.keys()
             if same and all(_equal(labels[name], one) for name, one in evidence.items()):
                 return made
+            made[0].kept = None  # it will not come again
         copies = {name: one.clone() for name, one in evidence.items()}
         made = make(copies)
-        self._last = None if around is None else (around, copies, made)
+        self._last = None
+        if around is not None:
+            made[0].kept = {}
+            self._last = around, copies, made
         return made
 
 

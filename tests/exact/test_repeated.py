@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -156,3 +158,30 @@ def test_evidence_of_other_types_says_the_same() -> None:
     with pytest.raises(em.EnergyError, match="holds 7"):
         ask(model, known(-1, 7, -1, -1, 0))
     torch.testing.assert_close(ask(model, labels), fresh(model, labels))
+
+
+def test_what_is_found_about_a_batch_is_freed_with_it():
+    text = """\
+labels L = {a, b}
+dim T, E
+input u : real[T, L]
+input link : edge(T, T)[E]
+output y : L[T]
+param W : real[from: L, to: L] = normal(1.0)
+factor unary [t in T] (y[t]) = u[t]
+factor pair [e = (i, j) in link] (from: y[i], to: y[j]) = W
+infer exact
+"""
+    model = em.compile(text, seed=0)
+    given = {"u": torch.randn(2, 3, 2), "link": torch.tensor([[[0, 1], [1, 2]], [[0, 1], [0, 2]]])}
+    model.infer(**given).marginals  # noqa: B018
+    gc.collect()
+    gc.disable()
+    try:
+        posterior = model.infer(**given)
+        assert posterior.log_partition.isfinite().all()
+        batch = weakref.ref(posterior.problem.env.batch)
+        del posterior
+        assert batch() is None
+    finally:
+        gc.enable()
