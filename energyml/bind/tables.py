@@ -30,6 +30,7 @@ class TableTerm(BoundTerm):
         self.counted = counted_dims(term, graph)
         self.constants = _constants(term, graph)
         self.gathered = {end for b in term.domain if isinstance(b, Edges) for end in (b.index, *b.ends)}
+        self.in_place = [_in_place(term, graph, number) for number in range(len(term.scope))]
         self.value = table(IndexSet(term.domain, self.counted, self.valid))
 
     def table(self, env: Environment) -> Tensor:
@@ -64,6 +65,10 @@ class TableTerm(BoundTerm):
 
     def at_cells(self, batch: Batch, number: int, values: Tensor) -> Tensor:
         """Values [B, *dims, ...] of the n-th cell's variable, for each element of the index set: [B, *domain, ...]."""
+        if self.in_place[number]:
+            frame = self.frame(batch)
+            if all(binding.dim in frame and frame[binding.dim].order is None for binding in self.in_place[number]):
+                return values
         places = self.cells(batch, number)
         examples = torch.arange(batch.size, device=batch.device).reshape(-1, *([1] * self.rank))
         return roomy(values, len(places))[(examples, *places)]
@@ -155,7 +160,8 @@ class TableTerm(BoundTerm):
             joint = here if joint is None else joint * table.shape[1 + self.rank + number] + here
         assert joint is not None
         flat = table.flatten(1 + self.rank)
-        lead = torch.broadcast_shapes(flat.shape[:-1], joint.shape[:-1])
+        # `torch.broadcast_shapes` takes longer than the look-up
+        lead = [own if other == 1 else other for own, other in zip(flat.shape[:-1], joint.shape[:-1], strict=True)]
         value = _looked_up(flat, joint.expand(*lead, copies))
         if valid is not None:
             value = torch.where(valid.unsqueeze(-1), value, 0)
@@ -168,6 +174,20 @@ class TableTerm(BoundTerm):
         a vector for each of its cells, copies x elements x joint labels multiplications.
         """
         return MultilinearForm(self, env, copies, penalty)
+
+
+def _in_place(term: Term, graph: Graph, number: int) -> tuple[Range, ...]:
+    """The index set of a term whose n-th cells are all those of their variable, in order; empty where they are not."""
+    ref = term.scope[number]
+    axes = graph.variables[ref.variable].type.index_axes
+    ranges = tuple(one for one in term.domain if isinstance(one, Range) and one.shrink == 0)
+    if not len(ranges) == len(term.domain) == len(axes):
+        return ()
+    same = all(
+        affine.index == one.index and affine.offset == 0 and axis.extent.name == one.dim and axis.extent.offset == 0
+        for affine, axis, one in zip(ref.indices, axes, ranges, strict=True)
+    )
+    return ranges if same else ()
 
 
 def _looked_up(table: Tensor, joint: Tensor) -> Tensor:
