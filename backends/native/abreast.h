@@ -55,14 +55,19 @@ template <class T> struct Group {
     int64_t size() const { return chain.labels * lanes; }  // of a cell
     I<T> at(int64_t t) const { return static_cast<typename Lanes<T>::Whole>(t) - I<T>{}; }
 
-    // The unaries of cell t into [labels, lanes]; a chain that has ended repeats its last cell.  Returns the largest of each chain.
-    INLINE V<T> read(int64_t t, T* out) const {
+    struct Reach {
+        V<T> high, low;
+    };
+
+    // The unaries of cell t into [labels, lanes]; a chain that has ended repeats its last cell.  Returns the largest and the smallest
+    // ones of each chain.
+    INLINE Reach read(int64_t t, T* out) const {
         constexpr T nothing = -std::numeric_limits<T>::infinity();
         const int64_t labels = chain.labels;
         const T* row[lanes];
         const int64_t shortest = last[count - 1];
         for (int k = 0; k < lanes; ++k) row[k] = first[k] + (t <= shortest ? t : std::min(t, last[k])) * labels;
-        V<T> high = all<T>(nothing), block[lanes];
+        V<T> high = all<T>(nothing), low = all<T>(-nothing), block[lanes];
         for (int64_t next = 0; next < labels; next += lanes) {
             // the last block reaches back where it would reach beyond the row
             const int64_t column = std::max<int64_t>(0, std::min(next, labels - lanes));
@@ -74,9 +79,10 @@ template <class T> struct Group {
                 if (c >= width) break;
                 store(out + (column + c) * lanes, block[c]);
                 high = larger<T>(block[c], high);
+                low = smaller<T>(block[c], low);
             }
         }
-        return high;
+        return {high, low};
     }
 
     // A cell [labels, lanes], the product of two (or one, and null), times a number for each chain into [batch, T, labels], for the
@@ -176,22 +182,26 @@ template <class T> static void forward_abreast(const Group<T>& group, const Plai
     for (int64_t t = 0; t <= group.last[0]; ++t) {
         T* here = alpha + (keep ? t : t & 1) * size;
         T* factors = emission + (keep ? t * size : 0);
-        V<T> top = group.read(t, factors);
-        top = top > nothing ? top : zero;
+        const typename Group<T>::Reach of = group.read(t, factors);
+        const V<T> top = of.high > nothing ? of.high : zero;
         for (int k = 0; k < lanes; ++k) total[k] += top[k];
         if (t > 0) multiply_abreast<SumProduct>(alpha + (keep ? t - 1 : (t - 1) & 1) * size, table.forward, labels, here);
-        V<T> high = zero, lowest = zero, least = floor;
-        for (int64_t c = 0; c < labels; ++c) {
+        V<T> high = zero, least = floor;
+        const auto enter = [&](int64_t c, bool close) __attribute__((always_inline)) {
             const V<T> x = load(factors + c * lanes) - top;
-            const V<T> factor = exponential<T>(x), ahead = t > 0 ? load(here + c * lanes) : all<T>(1), value = ahead * factor;
-            const I<T> allowed = x > nothing;
-            lowest = smaller<T>(allowed ? x : zero, lowest);
-            least = smaller<T>(allowed & (ahead > zero) ? value : floor, least);
+            const V<T> factor = close ? small_exponential<T>(x) : exponential<T>(x);
+            const V<T> ahead = t > 0 ? load(here + c * lanes) : all<T>(1), value = ahead * factor;
+            const I<T> counts = close ? ahead > zero : (ahead > zero) & (x > nothing);
+            least = smaller<T>(counts ? value : floor, least);
             high = larger<T>(value, high);
             store(factors + c * lanes, factor);
             store(here + c * lanes, value);
-        }
-        bad |= (lowest < low) | (least < floor);
+        };
+        if (any<T>(of.low - top < low))
+            for (int64_t c = 0; c < labels; ++c) enter(c, false);
+        else  // none of them vanishes
+            for (int64_t c = 0; c < labels; ++c) enter(c, true);
+        bad |= least < floor;
         if (t % table.every == table.every - 1) exponent += rescale_abreast<T>(here, labels, high, floor, bad);
         if (going > 0 && group.last[going - 1] == t) {
             V<T> sum = zero;

@@ -176,9 +176,11 @@ def _likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Tenso
     Asked for are the negative ones, gradients of minus their sum by unary scores, and these by pair scores too.
     """
     found: _Found | int | None = _asked("chain_likelihood", unary, pair, count, labels, *asked)
+    if not isinstance(found, int):
+        return found
     if found == -2:
         raise no_such_label(unary.shape[2])
-    return None if isinstance(found, int) else found
+    return None
 
 
 def _slopes_of(

@@ -37,7 +37,7 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
     const int64_t units = (static_cast<int64_t>(rows.size()) + each - 1) / each;
     const bool backward = passes != FORWARD, outer = backward && answer.pair && answer.pair_step == 0;
     const int64_t kept = passes == BOTH ? each * chain.size * padded : 0;
-    const int64_t room = (ROWS + 1 + each) * padded + (shared ? 0 : 2 * cells) + (outer ? cells : 0) + 2 * kept;
+    const int64_t room = (ROWS + each) * padded + (shared ? 0 : 2 * cells) + (outer ? cells : 0) + 2 * kept;
     Buffer<T> memory(static_cast<size_t>(threads) * room + (shared ? 2 * cells : 0));
     int64_t every = 1;
     if (shared) {
@@ -48,7 +48,7 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
     }
     std::vector<int64_t> local(each);
     std::iota(local.begin(), local.end(), 0);
-    const int64_t sums = (ROWS + 1 + each) * padded + (shared ? 0 : 2 * cells);  // where the outer products of a thread are added up
+    const int64_t sums = (ROWS + each) * padded + (shared ? 0 : 2 * cells);  // where the outer products of a thread are added up
     if (outer)  // for all threads, also those that the runtime may refuse
         for (int k = 0; k < threads; ++k) std::fill(memory.data + k * room + sums, memory.data + k * room + sums + cells, static_cast<T>(0));
 #ifdef _OPENMP
@@ -57,7 +57,7 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
     for (int64_t u = 0; u < units; ++u) {
         T* next = memory.data + thread_number() * room;
         Scratch<T> scratch{next, nullptr, nullptr, nullptr};
-        next += (ROWS + 1 + each) * padded;
+        next += (ROWS + each) * padded;
         if (!shared) {
             scratch.forward = next;
             scratch.backward = backward ? next + cells : nullptr;

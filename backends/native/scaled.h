@@ -23,7 +23,7 @@ template <class T> INLINE int64_t rescale_every(const Packed<T>& table, int64_t 
 
 // What one thread works with.
 template <class T> struct Scratch {
-    T* rows;     // [ROWS + 1 + count, padded]
+    T* rows;     // [ROWS + count, padded]
     T* forward;  // a table of its own, where each step or example has one
     T* backward;
     T* outer;  // [labels, padded]: the sum of outer products, or null
@@ -54,28 +54,50 @@ template <class T> struct Progress {
     I<T> bad = I<T>{};
 };
 
-// exp(unary - max) of one cell; returns the maximum, and notes finite scores that vanish.
-template <class T, class In>
-INLINE T emission_row(const In* row, const In* end, int64_t labels, int64_t padded, T* out, I<T>& bad) {
+// The largest score of a cell, and whether all of them are so close to it that none vanishes.
+template <class T> struct Highest {
+    T top;
+    bool close;
+};
+template <class T, class In> INLINE Highest<T> highest(const In* row, const In* end, int64_t labels, int64_t padded) {
     constexpr int lanes = Lanes<T>::count;
     constexpr T nothing = -std::numeric_limits<T>::infinity();
-    const bool inside = reads_inside(row, padded, end);
-    V<T> high = load_labels<T>(row, 0, labels, inside, nothing);
-    store(out, high);
-    for (int64_t c = lanes; c < padded; c += lanes) {
-        V<T> x = load_labels<T>(row, c, labels, inside, nothing);
-        store(out + c, x);
+    const int64_t whole = labels / lanes * lanes;
+    V<T> high = all<T>(nothing), low = all<T>(-nothing);
+    for (int64_t c = 0; c < whole; c += lanes) {
+        const V<T> x = load_as<T>(row + c);
         high = larger<T>(x, high);
+        low = smaller<T>(x, low);
     }
-    T top = horizontal_max<T>(high);
-    top = top > nothing ? top : 0;
-    const V<T> low = all<T>(Lanes<T>::low);
-    for (int64_t c = 0; c < padded; c += lanes) {
-        V<T> x = load(out + c) - top;
-        bad |= (x < low) & (x > all<T>(nothing));
-        store(out + c, exponential<T>(x));
-    }
-    return top;
+    if (whole < padded) high = larger<T>(load_labels<T>(row, whole, labels, reads_inside(row, padded, end), nothing), high);
+    const T top = horizontal_max<T>(high), bottom = -horizontal_max<T>(-low);
+    return {top > nothing ? top : 0, bottom - top >= Lanes<T>::low};
+}
+
+// One step into a cell: out = ahead * exp(scores - top), where `ahead` is null before the first cell.  The exponentials are left in
+// `emission`, if that is not null.  Notes numbers that become too small.
+template <class T, class In>
+INLINE void enter_cell(const In* row, const In* end, int64_t labels, int64_t padded, Highest<T> of, const T* ahead, V<T> floor, T* emission,
+                       T* out, I<T>& lost) {
+    constexpr int lanes = Lanes<T>::count;
+    constexpr T nothing = -std::numeric_limits<T>::infinity();
+    const int64_t whole = labels / lanes * lanes;
+    const V<T> top = all<T>(of.top);
+    I<T> bad = lost;  // in a register: memory that is written in between might be this
+    const auto enter = [&](int64_t c, V<T> x, bool close) __attribute__((always_inline)) {
+        const V<T> factor = close ? small_exponential<T>(x - top) : exponential<T>(x - top);
+        const V<T> before = ahead ? load(ahead + c) : all<T>(1), value = before * factor;
+        const I<T> low = (value < floor) & (before > V<T>{});
+        bad |= close ? low : low & (x > all<T>(nothing));
+        if (emission) store(emission + c, factor);
+        store(out + c, value);
+    };
+    if (of.close)
+        for (int64_t c = 0; c < whole; c += lanes) enter(c, load_as<T>(row + c), true);
+    else
+        for (int64_t c = 0; c < whole; c += lanes) enter(c, load_as<T>(row + c), false);
+    if (whole < padded) enter(whole, load_labels<T>(row, whole, labels, reads_inside(row, padded, end), nothing), false);
+    lost = bad;
 }
 
 // Scale a row by a power of two so that its largest entry lies in [1, 2) * 2^lift; returns the exponent, notes entries that become
@@ -89,11 +111,13 @@ template <class T> INLINE int64_t rescale(T* row, int64_t padded, V<T> floor, I<
     const int64_t exponent = exponent_of<T>(top) - Limits<T>::lift;
     if (exponent < 2 - Lanes<T>::bias) return 0;
     const T factor = power_of_two<T>(-exponent);
+    I<T> lost = bad;  // in a register, as above
     for (int64_t c = 0; c < padded; c += lanes) {
         V<T> before = load(row + c), after = before * factor;
-        bad |= (after < floor) & (before > V<T>{});
+        lost |= (after < floor) & (before > V<T>{});
         store(row + c, after);
     }
+    bad = lost;
     return exponent;
 }
 
@@ -118,16 +142,14 @@ INLINE int active_at(const int64_t* lengths, int active, int64_t t) {
 
 // log Z of each chain, and alpha and emission where they are kept.  Returns as soon as all chains are flagged.
 template <class In, class T> static void forward_unit(Unit<In, T>& unit) {
-    constexpr int lanes = Lanes<T>::count;
     const Chain<In>& chain = unit.chain;
     const int64_t labels = chain.labels, padded = unit.padded;
     T* next = unit.scratch.rows;           // [ROWS, padded]
-    T* factors = next + ROWS * padded;     // [padded]
-    T* current = factors + padded;         // [count, padded]
+    T* current = next + ROWS * padded;     // [count, padded]
     std::vector<Progress<T>> progress(unit.count);
     std::vector<int64_t> lengths(unit.count);
     for (int r = 0; r < unit.count; ++r) lengths[r] = unit.length(r);
-    const V<T> floor = all<T>(unit.floor), zero = V<T>{};
+    const V<T> floor = all<T>(unit.floor);
     int active = active_at(lengths.data(), unit.count, 0);
     bool safe = true;
     for (int64_t t = 0; active > 0 && safe; active = active_at(lengths.data(), active, ++t)) {
@@ -135,18 +157,17 @@ template <class In, class T> static void forward_unit(Unit<In, T>& unit) {
         for (int start = 0; start < active; start += ROWS) {
             const int rows = std::min(ROWS, active - start);
             T* here = current + start * padded;
+            Highest<T> of[ROWS];  // found in a row, where none has to wait for another
+            for (int r = 0; r < rows; ++r) of[r] = highest<T>(chain.row(unit.rows[start + r], t), chain.end(), labels, padded);
             if (t > 0) multiply<SumProduct, T>(rows, here, unit.table.forward, labels, padded, next);
             for (int r = 0; r < rows; ++r) {
                 Progress<T>& one = progress[start + r];
                 T* row = here + r * padded;
-                T* emission = unit.emission ? unit.kept(unit.emission, start + r, t) : factors;
-                one.total += emission_row<T>(chain.row(unit.rows[start + r], t), chain.end(), labels, padded, emission, one.bad);
+                T* emission = unit.emission ? unit.kept(unit.emission, start + r, t) : nullptr;
+                const In* scores = chain.row(unit.rows[start + r], t);
+                one.total += of[r].top;
                 if (t > 0) one.total += unit.table.shift;
-                for (int64_t c = 0; c < padded; c += lanes) {
-                    V<T> ahead = t > 0 ? load(next + r * padded + c) : all<T>(1), factor = load(emission + c), value = ahead * factor;
-                    one.bad |= (value < floor) & (ahead > zero) & (factor > zero);
-                    store(row + c, value);
-                }
+                enter_cell<T>(scores, chain.end(), labels, padded, of[r], t > 0 ? next + r * padded : nullptr, floor, emission, row, one.bad);
                 if (t % unit.every == unit.every - 1) one.exponent += rescale<T>(row, padded, floor, one.bad);
                 if (unit.alpha) copy_row<T>(row, padded, unit.kept(unit.alpha, start + r, t));
             }

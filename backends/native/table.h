@@ -28,6 +28,18 @@ template <class T, class In> INLINE void store_labels(In* row, int64_t column, i
     for (int k = 0; column + k < labels; ++k) row[column + k] = static_cast<In>(v[k]);
 }
 
+#ifdef TARGET_HAS_SCALE
+// Where lanes can be masked, nothing beyond the row is touched.
+template <> INLINE V<float> load_labels<float, float>(const float* row, int64_t column, int64_t labels, bool, float filler) {
+    if (column + 8 <= labels) return load<float>(row + column);
+    return _mm256_mask_loadu_ps(all<float>(filler), static_cast<__mmask8>((1u << (labels - column)) - 1), row + column);
+}
+template <> INLINE void store_labels<float, float>(float* row, int64_t column, int64_t labels, bool, V<float> v) {
+    if (column + 8 <= labels) return store<float>(row + column, v);
+    _mm256_mask_storeu_ps(row + column, static_cast<__mmask8>((1u << (labels - column)) - 1), v);
+}
+#endif
+
 // Rows are short: a call to copy memory would take longer.
 template <class T> INLINE void copy_row(const T* from, int64_t padded, T* to) {
     for (int64_t c = 0; c < padded; c += Lanes<T>::count) store(to + c, load(from + c));
@@ -80,14 +92,20 @@ template <class T> struct ExpOf {
 template <class T, class In> static void measure(const In* pair, int64_t labels, int lift, Packed<T>& table) {
     constexpr int lanes = Lanes<T>::count;
     constexpr T nothing = -std::numeric_limits<T>::infinity();
+    constexpr int64_t apart = 4;  // so many at a time, as each waits for its own last comparison
     const int64_t cells = labels * labels;
-    V<T> high = all<T>(nothing), low = all<T>(-nothing);
-    for (int64_t k = 0; k < cells; k += lanes) {
-        V<T> x = load_labels<T>(pair, k, cells, false, nothing);
-        high = larger<T>(x, high);
-        low = (x < low) & (x > all<T>(nothing)) ? x : low;
-    }
-    const T top = horizontal_max<T>(high), bottom = -horizontal_max<T>(-low);
+    V<T> high[apart], low[apart];
+    for (int64_t p = 0; p < apart; ++p) high[p] = all<T>(nothing), low[p] = all<T>(-nothing);
+    const auto look = [&](V<T> x, int64_t p) __attribute__((always_inline)) {
+        high[p] = larger<T>(x, high[p]);
+        low[p] = smaller<T>(x > all<T>(nothing) ? x : all<T>(-nothing), low[p]);
+    };
+    int64_t k = 0;
+    for (; k + apart * lanes <= cells; k += apart * lanes)
+        for (int64_t p = 0; p < apart; ++p) look(load_as<T>(pair + k + p * lanes), p);
+    for (; k < cells; k += lanes) look(load_labels<T>(pair, k, cells, false, nothing), 0);
+    for (int64_t p = 1; p < apart; ++p) high[0] = larger<T>(high[p], high[0]), low[0] = smaller<T>(low[p], low[0]);
+    const T top = horizontal_max<T>(high[0]), bottom = -horizontal_max<T>(-low[0]);
     table.close = !(top - bottom > 11);
     const T above = table.close ? 0 : lift * static_cast<T>(0.693147180559945309417);
     table.shift = top > nothing ? top - above : 0;

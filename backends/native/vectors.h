@@ -139,6 +139,24 @@ template <class T> INLINE V<T> small_exponential(V<T> x) {
     return p * scale;
 }
 
+#ifdef TARGET_HAS_FMA
+// The same with powers of 2^(1/8) from a register: a third fewer multiplications, as the polynomial has to reach less far.
+template <> INLINE V<float> small_exponential<float>(V<float> x) {
+    typedef Lanes<float> L;
+    const V<float> powers = {1.0f, 1.09050773f, 1.18920711f, 1.29683955f, 1.41421356f, 1.54221083f, 1.68179283f, 1.83400809f};
+    V<float> shifted = x * 11.5415603271f + L::magic;
+    V<float> n = shifted - L::magic;
+    V<float> r = x - n * (L::ln2_high / 8) - n * (L::ln2_low / 8);
+    V<float> rest = (r * 0.16666667f + 0.50005864f) * r + 1.0f;  // of (exp(r) - 1) / r, within 4e-8
+    // The low bits of `shifted` say which of the powers; those above are the exponent.
+    I<float> bits = reinterpret_cast<I<float>&>(shifted);
+    V<float> power = _mm256_permutevar8x32_ps(powers, reinterpret_cast<__m256i&>(bits));
+    I<float> scaled = reinterpret_cast<I<float>&>(power) + ((bits & -8) << (L::mantissa - 3));
+    V<float> scale = reinterpret_cast<V<float>&>(scaled);
+    return scale * (rest * r) + scale;
+}
+#endif
+
 template <class T> INLINE V<T> exponential(V<T> x) {
     const V<T> low = all<T>(Lanes<T>::low);
     const V<T> found = small_exponential<T>(larger<T>(low, x));
