@@ -29,7 +29,8 @@ class Reading:
         bar: the bar.
         least: whether the bar is a least value, as for speedups, or a largest one.
         note: the peer, or why there is no figure.
-        valid: whether the figure can be believed; one that beats its own limit cannot.
+        valid: whether the figure can be believed; one that beats the processor's peak cannot.
+        best: the figure that the machine would give at best, where that is known.
     """
 
     where: str
@@ -38,13 +39,20 @@ class Reading:
     least: bool
     note: str = ""
     valid: bool = True
+    best: float | None = None
 
     @property
     def met(self) -> bool:
         """Whether the bar is kept."""
-        return (
-            self.valid and self.value is not None and (self.value >= self.bar if self.least else self.value <= self.bar)
-        )
+        return self.valid and self.value is not None and self._enough(self.value)
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether the bar asks for more than the machine can give; it is missed all the same."""
+        return not self.met and self.best is not None and not self._enough(self.best)
+
+    def _enough(self, value: float) -> bool:
+        return value >= self.bar if self.least else value <= self.bar
 
     @property
     def share(self) -> float:
@@ -78,6 +86,13 @@ class Bar:
         """In how many cells it is kept."""
         return sum(one.met for one in self.readings)
 
+    @property
+    def verdict(self) -> str:
+        """In how many cells it is kept, of how many, and how many of the others are out of reach."""
+        beyond = sum(one.out_of_reach for one in self.readings)
+        reach = f", {beyond} out of reach by `limit`" if beyond else ""
+        return f"{self.kept} of {len(self.readings)}{reach}"
+
 
 def where(row: Row) -> str:
     """A cell in words."""
@@ -105,10 +120,17 @@ def anything(kind: str, whole: bool) -> bool:
 
 def _chains(bars: dict[str, float], wanted: Wanted) -> Iterator[tuple[str, Reading]]:
     stored = results.load("chains")
+    peaks = {_problem(row): row.get("peak") for row in results.load("limit")["rows"]}
     for row in stored["rows"]:
         found = nearest(row, stored["kinds"], wanted)
         note, value = (found[0], found[1][1]) if found else ("no peer", None)
-        yield row["task"], Reading(where(row), value, bars[row["task"]], True, note)
+        peak = peaks.get(_problem(row)) if row["threads"] == 1 else None  # that of two threads is not measured
+        best = found[1][4] / peak if found and peak else None
+        yield row["task"], Reading(where(row), value, bars[row["task"]], True, note, best=best)
+
+
+def _problem(row: Row) -> tuple[Any, ...]:
+    return *row["size"], row["ragged"], row["task"]
 
 
 def _by_task(name: str, bars: dict[str, float], wanted: Wanted) -> list[Bar]:
@@ -160,10 +182,11 @@ def _limit() -> list[Bar]:
     def readings(large: bool, bar: float, *tasks: str) -> tuple[Reading, ...]:
         made = []
         for row in (row for row in rows if (row["size"][2] >= 100) == large and row["task"] in tasks):
-            valid = row["times"] >= 1
+            valid = row["ours"] >= row["peak"]
             notes = [f"through a spec {row['spec'] / row['limit']:.2f}"] if "spec" in row else []
-            notes += [] if valid else ["below its limit, so the limit is wrong"]
-            made.append(Reading(where(row), row["times"], bar, False, "; ".join(notes), valid))
+            notes += [] if valid else ["faster than the processor, so the peak is wrong"]
+            best = row["tape"] / row["limit"] if "tape" in row else None
+            made.append(Reading(where(row), row["times"], bar, False, "; ".join(notes), valid, best))
         return tuple(made)
 
     made = []

@@ -4,15 +4,21 @@ The limit of a task is its multiply-adds at the measured speed of matrix product
 measured speed, both the fastest that were seen: B (T-1) C² multiply-adds for the log-partition, three times as many for
 likelihood and gradients, and B T C exponentials of unaries and C² of transitions for both.
 
-Likelihood and gradients are measured through autograd's tape and without it: a tape on which nothing is done takes
-longer than six times the limit of small batches.
+Kernels of our own may be faster than the products and exponentials that it is measured by.  No program that does these
+multiply-adds is faster than `peak`: as many of them in registers, and nothing else.
+
+Likelihood and gradients are measured through autograd's tape and without it.  `tape` is what the least tape takes on
+the same scores, a sum and its gradient: where a bar allows less, no likelihood through a tape can keep it.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import subprocess
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -46,11 +52,35 @@ def exp_speed() -> float:
     return best
 
 
+def peak_speed() -> float:
+    """Multiply-adds a second in registers; needs a compiler."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "peak"
+        source = Path(__file__).with_name("peak.cpp")
+        subprocess.run(["g++", "-O2", "-march=native", str(source), "-o", str(program)], check=True)
+        return float(subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout)
+
+
+def multiply_adds(case: Case, task: str) -> int:
+    """Those of the task; ragged chains have fewer steps."""
+    return PASSES[task] * int((case.ends - 1).sum()) * case.size[2] ** 2
+
+
 def limit(case: Case, task: str, products: float, exps: float) -> float:
-    """Seconds below which the task cannot be done this way; ragged chains have fewer cells."""
+    """Seconds of the multiply-adds and exponentials of a task."""
     labels = case.size[2]
-    cells, steps = int(case.ends.sum()), int((case.ends - 1).sum())
-    return PASSES[task] * steps * labels**2 / products + (cells * labels + labels**2) / exps
+    return multiply_adds(case, task) / products + (int(case.ends.sum()) * labels + labels**2) / exps
+
+
+def least_tape(case: Case) -> Callable[[], object]:
+    """The sum of the unaries, and its gradient through autograd's tape."""
+    scores = case.unary.clone().requires_grad_()
+
+    def run() -> None:
+        scores.grad = None
+        scores.sum().backward()
+
+    return run
 
 
 def call(case: Case, task: str) -> Callable[[], object]:
@@ -67,7 +97,11 @@ def main() -> None:
     torch.set_num_threads(1)
     # once, and the fastest: a limit that follows the load of the machine would be no limit
     products, exps = product_speed(), exp_speed()
-    print(f"{products / 1e9:.1f} G multiply-adds a second, {exps / 1e9:.2f} G exponentials a second")
+    peak = max(products, peak_speed())
+    print(
+        f"{products / 1e9:.1f} G multiply-adds a second ({peak / 1e9:.1f} in registers), "
+        f"{exps / 1e9:.2f} G exponentials a second"
+    )
     rows = []
     for size in QUICK if options.quick else SIZES:
         for ragged in (False, True):
@@ -78,8 +112,12 @@ def main() -> None:
                 row = {
                     "size": list(size), "ragged": ragged, "task": task, "limit": results.figure(1e6 * least),
                     "ours": results.figure(1e6 * public), "times": results.figure(public / least),
+                    "peak": results.figure(1e6 * multiply_adds(case, task) / peak),
                     "gigaproducts": results.figure(products / 1e9), "gigaexps": results.figure(exps / 1e9),
+                    "gigapeak": results.figure(peak / 1e9),
                 }  # fmt: skip
+                if task == NLL:
+                    row["tape"] = results.figure(1e6 * fastest_seconds(least_tape(case), 0.1))
                 if task != DIRECT:  # a spec has no other way than the tape
                     row["spec"] = results.figure(1e6 * median_seconds(Compiled().prepare(case, task).run, 0.3))
                 rows.append(row)

@@ -62,7 +62,7 @@ def bar_table(bars: Sequence[Bar]) -> str:
             continue
         value = "none" if worst.value is None else short(worst.value)
         note = f" ({worst.note})" if worst.note else ""
-        kept = f"{mark(bar.kept == len(bar.readings))}, {bar.kept} of {len(bar.readings)}"
+        kept = f"{mark(bar.kept == len(bar.readings))}, {bar.verdict}"
         rows.append([bar.name, value, f"{worst.where}{note}", kept, f"`{bar.command}`"])
     return table(("bar", "worst", "where", "kept", "command"), rows)
 

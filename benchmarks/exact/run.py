@@ -41,10 +41,11 @@ def verdicts(command: str | None, cells: int = 0) -> bool:
         kept = kept and whole
         value = "no figure" if worst is None or worst.value is None else short(worst.value)
         place = "" if worst is None else f", worst {value} at {worst.where} {worst.note}"
-        print(f"{'kept' if whole else 'NOT KEPT'}: {bar.name} ({bar.kept} of {len(bar.readings)}{place})")
+        print(f"{'kept' if whole else 'NOT KEPT'}: {bar.name} ({bar.verdict}{place})")
         missed = sorted((one for one in bar.readings if not one.met), key=lambda one: one.share)
         for one in missed[:cells]:
-            print(f"    {'none' if one.value is None else short(one.value)} at {one.where} {one.note}")
+            beyond = " (out of reach)" if one.out_of_reach else ""
+            print(f"    {'none' if one.value is None else short(one.value)} at {one.where} {one.note}{beyond}")
     return kept
 
 
