@@ -322,9 +322,9 @@ class BatchElimination:
             sizes = [part.plan.program.sizes[cell] for cell in scope]
             value = torch.zeros(1, *sizes, device=self.device, dtype=_accumulated(_dtype(tables)))
         else:
-            value = table.movedim(0, -1)[part.plan.element(factor.source, factor.element, table.shape[1:])].movedim(
-                -1, 0
-            )
+            value = table
+            for place in part.plan.element(factor.source, factor.element, table.shape[1:]):
+                value = value.select(1, place)
         return piece(value, scope, part.plan.program, known)
 
     def _count(self, part: Part) -> int:
