@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from energyml.backend import Backend, Problem, Session
 from energyml.backends.exact.chain import ChainSession
 from energyml.backends.exact.engines import ENGINES
@@ -47,7 +49,14 @@ class Exact(Backend):
             return ChainSession(problem, self.layout, self.engine)
         return self._open_graph(problem)
 
-    @untraced(OUTSIDE)
     def _open_graph(self, problem: Problem) -> Session:
+        if torch.compiler.is_compiling():
+            ground = Ground.of(problem, self.plans, self.kernels)
+            if ground.sources.fixed:
+                return GraphSession(problem, ground)
+        return self._look_and_open(problem)
+
+    @untraced(OUTSIDE)
+    def _look_and_open(self, problem: Problem) -> Session:
         ground = Ground.of(problem, self.plans, self.kernels)
         return GraphSession(problem, ground) if ground.forest is None else TreeSession(problem, ground, ground.forest)

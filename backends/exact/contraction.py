@@ -53,7 +53,11 @@ def piece(value: Tensor, scope: Scope, program: Program, labels: Tensor) -> Piec
 def _aligned(one: Piece, cells: Scope) -> Tensor:
     """A piece's values with one axis for each of the cells, of size 1 where it does not mention one."""
     order = sorted(range(len(one.cells)), key=lambda axis: cells.index(one.cells[axis]))
-    value = one.value.permute(0, *(1 + axis for axis in order))
+    value = one.value
+    if order != list(range(len(order))):  # an operation that does nothing takes as long as one that does
+        value = value.permute(0, *(1 + axis for axis in order))
+    if len(order) == len(cells):
+        return value
     shape = iter(value.shape[1:])
     return value.reshape(value.shape[0], *(next(shape) if cell in one.cells else 1 for cell in cells))
 

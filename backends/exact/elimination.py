@@ -223,19 +223,19 @@ class BatchElimination:
             if cell in program.known:
                 here = torch.arange(program.sizes[cell], device=self.device) == known[:, cell].unsqueeze(1)
                 value = torch.where(here, value.unsqueeze(1), float("-inf"))
-            best[cell] = value.expand(len(part.rows), program.sizes[cell])
+            best[cell] = value.expand(self._count(part), program.sizes[cell])
         return best
 
     def _placed(self, part: Part, best: dict[int, Tensor], source: int, tables: Tables) -> Tensor:
         """[R, *dims, labels] of the cells of one variable; -inf for cells that do not exist."""
         structure, table = part.plan.structure, tables[source]
         assert table is not None
-        nothing = torch.full((len(part.rows), table.shape[-1]), float("-inf"), device=self.device, dtype=table.dtype)
+        nothing = torch.full((self._count(part), table.shape[-1]), float("-inf"), device=self.device, dtype=table.dtype)
         rows = [nothing] * prod(part.plan.domains[source])
         for factor, scope in zip(structure.factors, structure.scopes, strict=True):
             if factor.source == source:
                 rows[factor.element] = best.get(scope[0], nothing)
-        shape = (len(part.rows), *part.plan.domains[source], table.shape[-1])
+        shape = (self._count(part), *part.plan.domains[source], table.shape[-1])
         return torch.stack(rows, 1).reshape(shape) if rows else nothing.new_zeros(shape)
 
     @torch.no_grad()
@@ -322,13 +322,17 @@ class BatchElimination:
             sizes = [part.plan.program.sizes[cell] for cell in scope]
             value = torch.zeros(1, *sizes, device=self.device, dtype=_accumulated(_dtype(tables)))
         else:
-            value = table.movedim(0, -1)[part.plan.element(factor.source, factor.element, table.shape[1:])].movedim(
-                -1, 0
-            )
+            value = table
+            for place in part.plan.element(factor.source, factor.element, table.shape[1:]):
+                value = value.select(1, place)
         return piece(value, scope, part.plan.program, known)
 
+    def _count(self, part: Part) -> int:
+        """How many examples a part has: a symbol in compiled code, where there is one part."""
+        return self.size if len(self.parts) == 1 else len(part.rows)
+
     def _zeros(self, part: Part, tables: Tables) -> Tensor:
-        return torch.zeros(len(part.rows), device=self.device, dtype=_accumulated(_dtype(tables)))
+        return torch.zeros(self._count(part), device=self.device, dtype=_accumulated(_dtype(tables)))
 
     @staticmethod
     def _completed(part: Part, known: Tensor, drawn: Tensor) -> Tensor:

@@ -40,10 +40,23 @@ def _potentials(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Potentia
     )
 
 
+def _refuse_others(**given: object) -> None:
+    """Refuse what is no tensor.  Called where something failed: looking beforehand takes longer than a short chain."""
+    for name, one in given.items():
+        if one is not None and not isinstance(one, Tensor):
+            found = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
+            remedy = f"pass `torch.as_tensor({name})`"
+            raise TypeError(f"expected a torch.Tensor for `{name}`, found {found}; {remedy}") from None
+
+
 def chain_log_partition(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:
     """[B]: log Z of each chain, -inf where nothing is allowed; differentiable twice.  Cost: O(B T C²)."""
-    found = native.log_partition(unary, pair, lengths)
-    return recursion.chain_log_partition(_potentials(unary, pair, lengths)) if found is None else found
+    try:
+        found = native.log_partition(unary, pair, lengths)
+        return recursion.chain_log_partition(_potentials(unary, pair, lengths)) if found is None else found
+    except (AttributeError, TypeError):
+        _refuse_others(unary=unary, pair=pair, lengths=lengths)
+        raise
 
 
 def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -52,15 +65,23 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
     Differentiable twice; the native kernels compute score, log Z and gradients in one entry of the tape.  A label of
     -1 where a cell exists leaves that cell open.
     """
-    found = native.log_likelihood(unary, pair, lengths, labels)
-    if found is None:
-        potentials = _potentials(unary, pair, lengths)
-        if labels.shape != unary.shape[:2]:
-            raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
-        if not native.serves(unary, pair):
-            found = recursion.chain_likelihood(potentials, labels)
-    if found is not None:
-        return found
+    try:
+        found = native.log_likelihood(unary, pair, lengths, labels)
+        return _likelihood(unary, pair, labels, lengths) if found is None else found
+    except (AttributeError, TypeError):
+        _refuse_others(unary=unary, pair=pair, labels=labels, lengths=lengths)
+        raise
+
+
+def _likelihood(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | None) -> Tensor:
+    """The same where the native kernels do not answer, or not in one."""
+    potentials = _potentials(unary, pair, lengths)
+    if labels.shape != unary.shape[:2]:
+        raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
+    if not native.serves(unary, pair):
+        found = recursion.chain_likelihood(potentials, labels)
+        if found is not None:
+            return found
     if labels.device.type == "cpu" and not torch.compiler.is_compiling() and not followed():
         strange = (labels < -1) | (labels >= unary.shape[2])
         if lengths is not None:
@@ -81,14 +102,18 @@ def chain_nll_and_grad(
     the tape takes longer than the chains.  A network goes on from there with `scores.backward(by_unary)`.
     inf, with zero gradients, where labels are forbidden.  Cost: O(B T C²).
     """
-    found = native.nll_and_slopes(unary, pair, lengths, labels)
-    if found is not None:
-        return found
-    with torch.enable_grad():
-        cells, table = unary.detach().requires_grad_(), pair.detach().requires_grad_()
-        loss = -chain_log_prob(cells, table, labels, lengths)
-        by_unary, by_pair = torch.autograd.grad(loss.sum(), (cells, table))
-    return loss.detach(), by_unary, by_pair
+    try:
+        found = native.nll_and_slopes(unary, pair, lengths, labels)
+        if found is not None:
+            return found
+        with torch.enable_grad():
+            cells, table = unary.detach().requires_grad_(), pair.detach().requires_grad_()
+            loss = -chain_log_prob(cells, table, labels, lengths)
+            by_unary, by_pair = torch.autograd.grad(loss.sum(), (cells, table))
+        return loss.detach(), by_unary, by_pair
+    except (AttributeError, TypeError):
+        _refuse_others(unary=unary, pair=pair, labels=labels, lengths=lengths)
+        raise
 
 
 def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -96,19 +121,27 @@ def chain_marginals(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) 
 
     The gradient of `chain_log_partition` by `unary` is the same, differentiable.  Cost: O(B T C²).
     """
-    found = native.marginals(unary, pair, lengths)
-    if found is not None:
-        return found[0]
-    potentials = _potentials(unary.detach(), pair.detach(), lengths)
-    cells = recursion.chain_marginals(potentials, False)[0]
-    return cells if potentials.exists is None else cells.masked_fill(~potentials.exists.unsqueeze(-1), 0)
+    try:
+        found = native.marginals(unary, pair, lengths)
+        if found is not None:
+            return found[0]
+        potentials = _potentials(unary.detach(), pair.detach(), lengths)
+        cells = recursion.chain_marginals(potentials, False)[0]
+        return cells if potentials.exists is None else cells.masked_fill(~potentials.exists.unsqueeze(-1), 0)
+    except (AttributeError, TypeError):
+        _refuse_others(unary=unary, pair=pair, lengths=lengths)
+        raise
 
 
 def chain_best(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The best labels [B, T] and their scores [B]; -1 where there is no cell or no answer.  Cost: O(B T C²)."""
-    found = native.viterbi(unary, pair, lengths)
-    if found is not None:
-        return found
-    with torch.no_grad():
-        labels, scores = recursion.chain_best(_potentials(unary, pair, lengths), 1)
-    return labels[:, 0].masked_fill(scores.isneginf(), ABSENT), scores[:, 0]
+    try:
+        found = native.viterbi(unary, pair, lengths)
+        if found is not None:
+            return found
+        with torch.no_grad():
+            labels, scores = recursion.chain_best(_potentials(unary, pair, lengths), 1)
+        return labels[:, 0].masked_fill(scores.isneginf(), ABSENT), scores[:, 0]
+    except (AttributeError, TypeError):
+        _refuse_others(unary=unary, pair=pair, lengths=lengths)
+        raise

@@ -10,7 +10,7 @@ from torch import Tensor
 from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
 from energyml.backends.exact.elimination import BatchElimination, slopes, tracked
-from energyml.backends.exact.ground import Ground
+from energyml.backends.exact.ground import Elimination, Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
 from energyml.backends.expectations import comparable, cross_entropy, divergence, expected, factored_expectation
@@ -19,18 +19,24 @@ from energyml.bind.terms import TableTerm
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
-from energyml.transforms import followed, gradients, readable
+from energyml.transforms import gradients, readable, recorded
 from energyml.untraced import untraced
 
 # What the compiler says where it is told to make one graph.
 OUTSIDE = (
-    "`exact` plans and runs the elimination of this model outside of the graph; chains of order 1 compile with "
-    "fullgraph=True, this model without it"
+    "which cells these factors touch is known at run time only (edges that a call gives, masks with gaps, a last cell "
+    "where lengths differ), so that `exact` plans and runs this elimination outside of the graph: compile without "
+    "fullgraph=True, or give what holds for all calls to the model, as in `model.fix(edges=...)`"
 )
 
 
 class GraphSession(Session):
-    """One batch of factor graphs."""
+    """One batch of factor graphs.
+
+    Args:
+        problem: the batch.
+        ground: what was found about it.
+    """
 
     def __init__(self, problem: Problem, ground: Ground) -> None:
         self.problem, self.ground, self.kernels = problem, ground, ground.kernels
@@ -44,9 +50,21 @@ class GraphSession(Session):
         """The variables that answers are about."""
         return [name for name in self.variables if name not in self.latent]
 
-    @untraced(OUTSIDE)
     def ask(self, query: Query) -> Result:
-        """Answer any query of the card."""
+        """Answer any query of the card; where the structure is a constant of compiled code, that holds all of this."""
+        if not self.sources.traced:
+            return self._look_and_answer(query)
+        return self._answer(query) if query.generator is None else self._draw_and_answer(query)
+
+    @untraced(OUTSIDE)
+    def _look_and_answer(self, query: Query) -> Result:
+        return self._answer(query)
+
+    @untraced("compiled code has no generator of its own: `exact` draws outside of the graph where one is given")
+    def _draw_and_answer(self, query: Query) -> Result:
+        return self._answer(query)
+
+    def _answer(self, query: Query) -> Result:
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
@@ -132,8 +150,10 @@ class GraphSession(Session):
     _log_prob_with_cost = _log_prob
 
     def _whole(self, answer: Mapping[str, Tensor]) -> bool:
-        """Whether an answer has a label for every cell and nothing else is known; on an accelerator nobody looks."""
-        if self.batch.device.type != "cpu" or self.problem.evidence.allowed or set(answer) != set(self.variables):
+        """Whether an answer has a label for every cell and nothing else is known; not everywhere may one look."""
+        if self.sources.traced or self.batch.device.type != "cpu":
+            return False
+        if self.problem.evidence.allowed or set(answer) != set(self.variables):
             return False
         absent = [self.batch.cells(v.name, v.dims) for v in self.graph.discrete]
         if any(one is not None and readable(one) is None for one in (*answer.values(), *absent)):
@@ -160,9 +180,9 @@ class GraphSession(Session):
         run = self.ground.run(self.problem.evidence)
         if not run.parts:
             return [torch.zeros_like(table) if table is not None else self._nothing() for table in tables]
-        if followed():
+        if recorded():
             return self._followed_shares(run, tables, wanted)
-        if run.direct(tables):
+        if isinstance(run, BatchElimination) and run.direct(tables):
             shares, nothing = run.shares(tables, wanted).gradients, self._nothing()
             return [nothing if one is None else one.to(self.batch.dtype) for one in shares]
         wanted_again = tracked(tables)
@@ -175,7 +195,7 @@ class GraphSession(Session):
             found = iter(slopes(total, chosen, again=wanted_again))
         return [next(found) if one else self._nothing() for one in wanted]
 
-    def _followed_shares(self, run: BatchElimination, tables: Tables, wanted: Sequence[bool]) -> list[Tensor]:
+    def _followed_shares(self, run: Elimination, tables: Tables, wanted: Sequence[bool]) -> list[Tensor]:
         """The same as functions that transforms see through."""
         chosen = {number: table for number, table in enumerate(tables) if wanted[number] and table is not None}
 
@@ -214,7 +234,7 @@ class GraphSession(Session):
         if not run.parts:
             return self._nothing()
         tables = [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True)]
-        if run.direct(tables):
+        if isinstance(run, BatchElimination) and run.direct(tables):
             shares = run.shares(tables, [False] * len(tables), entropies=True)
             assert shares.entropy is not None
             return torch.where(shares.total.isneginf(), 0, shares.entropy).to(self.batch.dtype)
@@ -237,10 +257,14 @@ class GraphSession(Session):
     def expected_score(self, other: Problem) -> Tensor:
         """[B]: the expected score of another model: its tables are added to the graph, with zeros for numbers."""
         theirs = [(term, other.env.batch) for term in other.terms if isinstance(term, TableTerm)]
-        second = GraphSession(other, self._ground(Sources(other.graph, theirs, other.env.batch), other.evidence))
+        traced = self.sources.traced
+        their = Sources(other.graph, theirs, other.env.batch, traced)
+        if traced and not their.fixed:
+            return self._look_and_expect(other)
+        second = GraphSession(other, self._ground(their, other.evidence))
         by_name = dict(zip(second.variables, second.cell_tables(other.evidence, needed=True), strict=True))
         scores = [*second.expanded(), *(one for name in self.variables if (one := by_name[name]) is not None)]
-        sources = Sources(self.graph, [*self.sources.terms, *theirs], self.batch)
+        sources = Sources(self.graph, [*self.sources.terms, *theirs], self.batch, traced)
         joint = GraphSession(self.problem, self._ground(sources, self.problem.evidence))
         own = [joint.table_of(term) for term in self.terms]
         cells = joint.cell_tables(self.problem.evidence, needed=True)
@@ -250,6 +274,12 @@ class GraphSession(Session):
         for p, score in zip(found, scores, strict=True):
             total = total + expected(p, score)
         return total
+
+    @untraced(OUTSIDE)
+    def _look_and_expect(self, other: Problem) -> Tensor:
+        return GraphSession(self.problem, Ground.of(self.problem, self.ground.plans, self.kernels)).expected_score(
+            other
+        )
 
     def _ground(self, sources: Sources, evidence: Evidence) -> Ground:
         return Ground(self.ground.plans, sources, evidence, self.kernels)
@@ -274,7 +304,7 @@ class GraphSession(Session):
             labels, scores = run.best(tables)
         return self._assignment(labels, scores, cost)
 
-    def _maximising(self, cost: dict[str, Tensor]) -> tuple[BatchElimination, list[Tensor | None]]:
+    def _maximising(self, cost: dict[str, Tensor]) -> tuple[Elimination, list[Tensor | None]]:
         run = self.ground.run(self.problem.evidence, outputs_last=bool(self.latent))
         return run, [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True, cost=cost)]
 
@@ -298,7 +328,7 @@ class GraphSession(Session):
                 between = [1] * (scores.dim() - 1)
                 there = exists.reshape(exists.shape[0], *between, *exists.shape[1:])
                 by_name[variable.name] = by_name[variable.name].masked_fill(~there, ABSENT)
-        if tracked([*self.tables(), *cost.values()]) or followed():
+        if tracked([*self.tables(), *cost.values()]) or recorded():
             path = self._answer_scores(by_name, scores.shape, cost).masked_fill(~found, 0)
             scores = scores.detach() + (
                 path - path.detach()
@@ -328,7 +358,7 @@ class GraphSession(Session):
         sources = [len(self.terms) + number for number, _ in chosen]
         if not run.parts:
             return {v.name: torch.zeros_like(tables[s]) for s, (_, v) in zip(sources, chosen, strict=True)}  # type: ignore[arg-type]
-        if run.direct(tables):
+        if isinstance(run, BatchElimination) and run.direct(tables):
             shares = run.max_shares(tables, [number in sources for number in range(len(tables))])[1]
             found = [shares[source].to(self.batch.dtype) for source in sources]  # type: ignore[union-attr]
         else:

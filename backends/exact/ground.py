@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TypeAlias
+
+import torch
 
 from energyml.backend import Evidence, Problem
 from energyml.backends.exact.elimination import BatchElimination, Part
@@ -10,7 +13,10 @@ from energyml.backends.exact.forest import Forest, find_forest
 from energyml.backends.exact.grounding import Sources
 from energyml.backends.exact.observed import Observed, observed
 from energyml.backends.exact.plans import Plans
+from energyml.backends.exact.traced import TracedElimination, traced
 from energyml.bind.terms import TableTerm
+
+Elimination: TypeAlias = BatchElimination | TracedElimination
 
 
 class Ground:
@@ -38,7 +44,8 @@ class Ground:
         if isinstance(found, Ground) and found.evidence is problem.evidence:
             return found
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
-        made = Ground(plans, Sources(problem.graph, terms, batch), problem.evidence, kernels)
+        sources = Sources(problem.graph, terms, batch, torch.compiler.is_compiling())
+        made = Ground(plans, sources, problem.evidence, kernels)
         if kept is not None:
             kept[plans] = made
         return made
@@ -50,14 +57,17 @@ class Ground:
 
     def observed(self, evidence: Evidence) -> Observed:
         """What evidence tells about the cells."""
-        return self._observed if evidence is self.evidence else observed(evidence, self.sources)
+        kept = evidence is self.evidence and not self.sources.traced
+        return self._observed if kept else observed(evidence, self.sources)
 
     @cached_property
     def _observed(self) -> Observed:
         return observed(self.evidence, self.sources)
 
-    def run(self, evidence: Evidence, outputs_last: bool = False) -> BatchElimination:
+    def run(self, evidence: Evidence, outputs_last: bool = False) -> Elimination:
         """The eliminations of the batch; with latents first where a maximum over outputs needs them summed out."""
+        if self.sources.traced:
+            return traced(self.plans, self.sources, outputs_last)
         if evidence is not self.evidence:
             return self._planned(evidence, outputs_last)
         if outputs_last not in self._runs:

@@ -92,17 +92,24 @@ class Sources:
         graph: whose cells are numbered.
         terms: the terms, each with the batch that says where its elements stand.
         batch: says which cells exist.
+        traced: whether code is compiled, which holds edges that the model fixed as constants.
     """
 
-    def __init__(self, graph: Graph, terms: Sequence[tuple[TableTerm, Batch]], batch: Batch) -> None:
-        self.graph, self.terms, self.batch = graph, terms, batch
+    def __init__(
+        self, graph: Graph, terms: Sequence[tuple[TableTerm, Batch]], batch: Batch, traced: bool = False
+    ) -> None:
+        self.graph, self.terms, self.batch, self.traced = graph, terms, batch, traced
         self.cells = Cells(graph, batch)
         self.variables = [v.name for v in graph.discrete]
+        self._is_fixed: bool | None = None
 
-    @cached_property
+    # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
+    @property
     def fixed(self) -> bool:
-        """Whether all examples share one structure that follows from the sizes alone."""
-        return all(_fixed(term, batch) for term, batch in self.terms)
+        """Whether all examples share one structure that follows from the sizes alone, and from what is constant."""
+        if self._is_fixed is None:
+            self._is_fixed = all(_fixed(term, batch, self.traced) for term, batch in self.terms)
+        return self._is_fixed
 
     @cached_property
     def label_counts(self) -> dict[str, int]:
@@ -238,10 +245,10 @@ def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | No
     return np.where((rows >= 0) & (rows < sizes), rows + starts, -1)
 
 
-def _fixed(term: TableTerm, batch: Batch) -> bool:
-    """Whether the positions of a term's cells follow from the padded sizes alone."""
+def _fixed(term: TableTerm, batch: Batch, edges: bool = False) -> bool:
+    """Whether the positions of a term's cells follow from the padded sizes alone, or from fixed `edges` too."""
     frame = term.frame(batch)
-    if any(isinstance(binding, Edges) for binding in term.term.domain):
+    if any(isinstance(one, Edges) and not (edges and one.source in batch.fixed) for one in term.term.domain):
         return False
     for ref in term.term.scope:
         for affine, axis in zip(ref.indices, term.graph.variables[ref.variable].type.index_axes, strict=True):

@@ -5,11 +5,13 @@ the way back runs to both ends, side by side again.  That is half as many operat
 twice the work.
 
 The middle is one cell, as far from the first as from the last.  So chains that end earlier, and even numbers of cells,
-are filled up with cells that take one more label, which nothing else takes and which scores nothing.
+are filled up with cells that score nothing.
 
-With many labels each step of the way back asks where one label comes from.  With few, where a step is little work and
-its time goes into calling operations, the sums of all steps are held: what cells and tables add up to is known
-beforehand, where all maxima come from is found for all steps at once, and the way back is a walk along pointers.
+With many labels each step of the way back asks where one label comes from.  Cells that were filled up take one more
+label, which nothing else takes.  With few, where a step is little work and its time goes into calling operations, the
+sums of all steps are held: what cells and tables add up to is known beforehand, where all maxima come from is found for
+all steps at once, and the way back is a walk along pointers.  Cells that were filled up behind the last one take the
+first label.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +37,9 @@ EARLY, WORTH = 20, 0.8
 ASK, LANE, LABEL = 7e-6, 6e-8, 1.5e-9
 # Up to how many sums for one step the tables are repeated for each chain, which is faster to read.
 REPEATED = 100_000
+
+# A position beyond every length.
+NEVER = 1 << 62
 
 # The cells [B, N+1, C] from each end to the middle.
 Ends = tuple[Tensor, Tensor]
@@ -54,19 +60,19 @@ def best_from_both_ends(scores: Tensor, steps: Tensor, count: Tensor | None) -> 
     when all have T.  The score is -inf where every answer is forbidden, 0 for a chain without cells; labels are
     arbitrary there, and where there is no cell.  O(B T C²) time, O(B (T + C) C) memory.
     """
+    if holds(scores):
+        return _recalled(scores, steps, count)
     batch, size, labels = scores.shape
-    held = holds(scores)
     scores, steps = _filled_up(scores, steps, count)
     half = scores.shape[1] // 2
-    ends = scores[:, : half + 1], scores[:, half:].flip(1)
-    score, path = _recalled(ends, steps) if held else _asked(ends, steps, labels, count)
+    score, path = _asked((scores[:, : half + 1], scores[:, half:].flip(1)), steps, labels, count)
     front, back = path.view(half + 1, 2, batch).unbind(1)
     found = torch.cat([front[1:].flip(0).t(), back[: size - half].t()], 1)
     return found if scores.shape[2] == labels else found.clamp(max=labels - 1), score
 
 
 def _filled_up(scores: Tensor, steps: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores [B, T, C] and steps of chains of an odd number of cells, all of which exist: as given, or with more."""
+    """Scores [B, T, C] and shared steps of chains of an odd number of cells, all of which exist: as given, or more."""
     size, labels = scores.shape[1:]
     missing = 1 - size % 2
     if count is None and not missing:
@@ -77,7 +83,7 @@ def _filled_up(scores: Tensor, steps: Tensor, count: Tensor | None) -> tuple[Ten
     here = (torch.arange(size + missing, device=scores.device) < known).unsqueeze(-1)
     ended = pad(scores.new_zeros(1), (labels, 0), value=float("-inf"))
     scores = torch.where(here, pad(scores, (0, 1, 0, missing), value=float("-inf")), ended)
-    return scores, pad(steps, (0, 1, 0, 1, 0, missing if steps.shape[1] > 1 else 0))
+    return scores, pad(steps, (0, 1, 0, 1))
 
 
 def _cells_abreast(ends: Ends) -> Tensor:
@@ -91,40 +97,98 @@ def _cells_abreast(ends: Ends) -> Tensor:
 
 
 def _tables_abreast(steps: Tensor, batch: int) -> Tensor:
-    """[N or 1, C, C, 2 B]: the tables (before, behind) of the steps [B or 1, 2 N or 1, C, C] from both ends."""
-    front = back = steps
-    if steps.shape[1] > 1:
-        front, back = steps.chunk(2, 1)
-        back = back.flip(1)
-    tables = front.permute(1, 2, 3, 0), back.permute(1, 3, 2, 0)
-    return torch.cat([one.expand(-1, -1, -1, batch) for one in tables], 3)
+    """[C, C, 2 B]: the table (before, behind) of the steps [B or 1, 1, C, C] from both ends."""
+    tables = steps[:, 0].permute(1, 2, 0), steps[:, 0].permute(2, 1, 0)
+    return torch.cat([one.expand(-1, -1, batch) for one in tables], 2)
 
 
 # ---------------------------------------------------------------------------------------------------------- few labels
 
 
-def _recalled(ends: Ends, steps: Tensor) -> tuple[Tensor, Tensor]:
-    """The score [B] of the best answer, and its labels [(N+1) 2 B] from the middle to both ends: the sums are held.
+def _recalled(scores: Tensor, steps: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The best answer as `best_from_both_ends` has it: the sums are held.
 
     Of equal answers one of later labels is taken.
     """
-    batch, _, labels = ends[0].shape
-    lanes, cells = 2 * batch, _cells_abreast(ends)
-    sums = cells[:-1].unsqueeze(2) + _tables_abreast(steps, batch)
-    most = sums.new_zeros(cells.shape)
+    batch, size, labels = scores.shape
+    lanes, half = 2 * batch, size // 2
+    # What is no plain tensor may be the stand-in of one, of which nothing must be kept.
+    known = _shape_of if type(scores) is Tensor else _shape_of.__wrapped__
+    shape = known(batch, size, labels, torch.promote_types(scores.dtype, steps.dtype), scores.device)
+    # [N+1, 2, B]: where there is no cell, of those that the maxima start with and then of those that each step counts.
+    gone = shape.bounds >= (size if count is None else count)
+    sums = _sums(scores, steps, shape)
+    if count is not None:
+        sums = torch.where(gone[1:].view(half, 1, 1, lanes), shape.beyond, sums)
+    elif size % 2 == 0:
+        sums[0, :, :, batch:].zero_()
+    most = sums.new_empty(half + 1, labels, lanes)
+    most[0].view(labels, 2, batch).copy_(scores[:, 0].t().unsqueeze(1)).masked_fill_(gone[0], 0)
     for some, ahead, onward in zip(sums.unbind(0), most.unsqueeze(2).unbind(0), most.unbind(0)[1:], strict=False):
         torch.amax(some.add_(ahead), 0, out=onward)
     # Where the maxima come from, as pointers into the row before, [C, 2 B].  Numbers of one type are compared and
     # multiplied in vectors; `argmax` is not.
-    pointer = torch.arange(labels * lanes, dtype=sums.dtype, device=sums.device).view(labels, 1, lanes)
-    leads = sums.eq_(most[1:].unsqueeze(1)).mul_(pointer).amax(1).flatten(1).long()
-    score, label = most[-1].add_(cells[-1]).view(labels, 2, batch).sum(1).max(0)
-    here = torch.add(torch.arange(lanes, device=label.device).view(2, batch), label, alpha=lanes).view(-1)
-    path = [here]
-    for row in reversed(leads.unbind(0)):
-        here = row.index_select(0, here)
-        path.append(here)
-    return score.to(cells.dtype), torch.cat(path).div_(lanes, rounding_mode="floor")
+    leads = sums.eq_(most[1:].unsqueeze(1)).mul_(shape.pointers).amax(1).flatten(1).long()
+    score, label = most[-1].view(labels, 2, batch).sum(1).max(0)
+    path = leads.new_empty(half + 1, lanes)
+    here, *behind = path.unbind(0)
+    torch.add(shape.lanes, label, alpha=lanes, out=here.view(2, batch))
+    for row, onward in zip(reversed(leads.unbind(0)), behind, strict=True):
+        here = torch.index_select(row, 0, here, out=onward)
+    return path.take(shape.places).div_(lanes, rounding_mode="floor"), score.to(scores.dtype)
+
+
+def _sums(scores: Tensor, steps: Tensor, shape: _Shape) -> Tensor:
+    """[N, C, C, 2 B]: what the steps from both ends add to the labels before and behind them.
+
+    From the front that is the cell behind and from the back the one before, so that the middle counts once.  What the
+    first step from the back has where there is no such cell is arbitrary.
+    """
+    batch, size, labels = scores.shape
+    half = size // 2
+    sums = torch.empty(half, labels, labels, 2, batch, dtype=shape.beyond.dtype, device=scores.device)
+    front, back = sums.unbind(3)
+    tables = (steps, steps) if steps.shape[1] == 1 else (steps[:, :half], steps[:, half:].flip(1))
+    torch.add(tables[0].permute(1, 2, 3, 0), scores[:, 1 : half + 1].permute(1, 2, 0).unsqueeze(1), out=front)
+    cells = scores[:, half + 1 :].flip(1).permute(1, 2, 0).unsqueeze(2)
+    torch.add(tables[1].permute(1, 3, 2, 0), cells, out=back[half - len(cells) :])
+    return sums.flatten(3)
+
+
+class _Shape(NamedTuple):
+    """What follows from the sizes of a batch.
+
+    Attributes:
+        bounds: [N+1, 2, 1] the positions of the first cell, and of the cell that each step from each end counts;
+            `NEVER` where no chain has one.
+        beyond: [C, C, 2 B] what steps add that count no cell: from the front any label leads to the first alone.
+        pointers: [C, 1, 2 B] places in a row [C, 2 B].
+        lanes: [2, B] the places of the first label.
+        places: [B, T] where each cell stands in [N+1, 2 B], from the middle to both ends.
+    """
+
+    bounds: Tensor
+    beyond: Tensor
+    pointers: Tensor
+    lanes: Tensor
+    places: Tensor
+
+
+@lru_cache(maxsize=64)
+def _shape_of(batch: int, size: int, labels: int, dtype: torch.dtype, device: torch.device) -> _Shape:
+    """Kept, as making it takes a fifth of the time."""
+    with torch.inference_mode(False):
+        half = size // 2
+        front = torch.arange(half + 1, device=device)
+        back = 2 * half + 1 - front
+        bounds = torch.stack([front, back.masked_fill(back >= size, NEVER)], 1).unsqueeze(-1)
+        beyond = torch.zeros(labels, labels, 2 * batch, dtype=dtype, device=device)
+        beyond[:, 1:, :batch] = float("-inf")
+        pointers = torch.arange(labels * 2 * batch, dtype=dtype, device=device).view(labels, 1, 2 * batch)
+        lanes = torch.arange(2 * batch, device=device).view(2, batch)
+        apart = torch.arange(-half, size - half, device=device)
+        places = (2 * apart.abs() + (apart > 0)) * batch + torch.arange(batch, device=device).unsqueeze(1)
+        return _Shape(bounds, beyond, pointers, lanes, places)
 
 
 # --------------------------------------------------------------------------------------------------------- many labels
@@ -162,7 +226,7 @@ def _maxima(ends: Ends, steps: Tensor, labels: int, wide: bool) -> Tensor:
     """
     batch, _, most = ends[0].shape
     if wide:
-        states, table = _cells_abreast(ends), _tables_abreast(steps, batch)[0]
+        states, table = _cells_abreast(ends), _tables_abreast(steps, batch)
     else:
         states = torch.stack([one.transpose(0, 1) for one in ends], 1)
         states[-1, 1].zero_()

@@ -41,9 +41,11 @@ class Observed:
 def observed(evidence: Evidence, sources: Sources) -> Observed:
     """What evidence tells about the cells of a batch.  Cost: one pass over what is known.
 
-    On an accelerator, and where `vmap` maps over evidence or lengths, nobody looks: what is ruled out has the score
-    -inf there.
+    On an accelerator, in compiled code, and where `vmap` maps over evidence or lengths, nobody looks: what is ruled out
+    has the score -inf there.
     """
+    if sources.traced:
+        return Observed(torch.zeros(0, 0, dtype=torch.long), None, not evidence.allowed)
     with torch.inference_mode(False):  # labels are indices where gradients are taken, also inside of inference mode
         found = _looked_at(evidence, sources) if sources.batch.device.type == "cpu" and evidence.allowed else None
         if found is not None:

@@ -19,6 +19,7 @@ from energyml.backends.native import graph as native
 from energyml.backends.native import graphs
 from energyml.backends.native.planning import NativeCompiler
 from energyml.plan.elimination import PlainCompiler, Program, TooWide, cheapest
+from energyml.untraced import Settled
 
 Tables = Sequence["Tensor | None"]
 
@@ -80,6 +81,7 @@ class Plans:
         self._known: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
         self._constant: OrderedDict[tuple[object, ...], tuple[tuple[Tensor, ...], list[Group]]] = OrderedDict()
         self._structures: OrderedDict[tuple[object, ...], Structure] = OrderedDict()
+        self.settled = Settled()  # what compiled code holds
 
     def groups(self, sources: Sources) -> list[Group]:
         """The examples of a batch by structure; constant edges are looked at once."""

@@ -13,6 +13,11 @@ import energyml as em
 
 torch.set_num_threads(1)
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # the compiler looks at it
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),  # inductor imports what uses it
+]
+
 HEAD = """\
 labels L = {a, b, c}
 dim T
@@ -30,23 +35,6 @@ def draw() -> torch.Tensor:
     return torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at it
-def test_graphs_compile() -> None:
-    """Eliminations are planned outside of the graph."""
-    model, scores = em.compile(SKIP, seed=0), draw().requires_grad_()
-
-    def asked(u: torch.Tensor) -> torch.Tensor:
-        posterior = model.infer(u=u)
-        return posterior.marginals["y"].square().sum() + posterior.entropy.sum() + posterior.log_partition.sum()
-
-    found, wanted = torch.compile(asked, backend="aot_eager")(scores), asked(scores)
-    torch.testing.assert_close(found, wanted)
-    for one, other in zip(*(torch.autograd.grad(value, (scores, model.W)) for value in (found, wanted)), strict=True):
-        torch.testing.assert_close(one, other)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="chains of order 1 compile with fullgraph=True"):
-        torch.compile(asked, backend="eager", fullgraph=True)(scores)
-
-
 LENGTHS, GOLD, PARTIAL = (
     torch.tensor([4, 3]),
     torch.tensor([[0, 1, 2, 0], [2, 1, 0, 0]]),
@@ -62,8 +50,8 @@ def probabilities(m: em.EnergyModel, u: torch.Tensor) -> list[torch.Tensor]:
         shorter.log_partition,
         shorter.marginals["y"],
         shorter.entropy,
-        m.infer(u=u, mask=GAPS).marginals["y"],
         one.log_prob(y=PARTIAL),
+        one.log_prob(y=GOLD),
         one.log_prob_with_cost({"y": GOLD}, COSTS),
         one.expectation({"y": COSTS["y"]}),
         one.kl(m.infer(u=u * 0.5)),
@@ -95,25 +83,18 @@ def common(m: em.EnergyModel, u: torch.Tensor) -> list[torch.Tensor]:
     return [m.infer(u=u).factor_marginals["two"], m.loss(u=u, y=GOLD)]
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at it
-@pytest.mark.parametrize(
-    ("asked", "engine", "backend"),
-    [
-        (probabilities, "exact", "eager"),
-        (best, "exact", "eager"),
-        (losses, "exact", "eager"),
-        (common, "exact(engine: torch)", "aot_eager"),
-    ],
-)
-def test_chains_compile_as_one_graph(
-    asked: Callable[[em.EnergyModel, torch.Tensor], list[torch.Tensor]], engine: str, backend: str
+def gaps(m: em.EnergyModel, u: torch.Tensor) -> list[torch.Tensor]:
+    return [m.infer(u=u, mask=GAPS).marginals["y"]]
+
+
+def agree(
+    model: em.EnergyModel,
+    asked: Callable[[em.EnergyModel, torch.Tensor], list[torch.Tensor]],
+    backend: str,
+    scores: torch.Tensor,
 ) -> None:
-    """From the inputs to the answers, without a call before that would have planned; -inf has zero gradients."""
+    """Compiled as one graph, without a call before that would have planned: the same answers and gradients."""
     torch.compiler.reset()
-    model = em.compile(HEAD.replace("exact(engine: torch)", engine) + "train nll\n", seed=0)
-    scores = draw()
-    scores[0, 1, 1] = float("-inf")
-    scores.requires_grad_()
     found = torch.compile(lambda u: asked(model, u), backend=backend, fullgraph=True)(scores)
     wanted = asked(model, scores)
     totals = []
@@ -127,7 +108,160 @@ def test_chains_compile_as_one_graph(
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def forbidden(scores: torch.Tensor) -> torch.Tensor:
+    scores[0, 1, 1] = float("-inf")
+    return scores.requires_grad_()
+
+
+@pytest.mark.parametrize(
+    ("asked", "engine", "backend"),
+    [
+        (probabilities, "exact", "eager"),
+        (best, "exact", "eager"),
+        (losses, "exact", "eager"),
+        (gaps, "exact", "eager"),
+        (common, "exact(engine: torch)", "aot_eager"),
+    ],
+)
+def test_chains_compile_as_one_graph(
+    asked: Callable[[em.EnergyModel, torch.Tensor], list[torch.Tensor]], engine: str, backend: str
+) -> None:
+    """From the inputs to the answers; -inf has zero gradients."""
+    model = em.compile(HEAD.replace("exact(engine: torch)", engine) + "train nll\n", seed=0)
+    agree(model, asked, backend, forbidden(draw()))
+
+
+TRIPLE = HEAD.replace("(engine: torch)", "").replace(
+    "W : real[from: L, to: L]", "W : real[from: L, to: L]\nparam V : real[a: L, b: L, c: L]"
+) + ("factor triple [t in T-2] (a: y[t], b: y[t+1], c: y[t+2]) = V\n")
+LATENT = HEAD.replace("output y : L[T]", "output y : L[T]\nlatent h : L[T]") + (
+    "factor seen [t in T] (from: h[t], to: y[t]) = W\nfactor hidden [t in T-1] (from: h[t], to: h[t+1]) = W\n"
+)
+GRID = """\
+labels L = {a, b, c}
+dim T
+dim S = 2
+input u : real[T, L]
+output y : L[T, S]
+param W : real[from: L, to: L]
+factor one [t in T, s in S] (y[t, s]) = u[t]
+factor down [t in T-1, s in S] (from: y[t, s], to: y[t+1, s]) = W
+factor across [t in T, s in S-1] (from: y[t, s], to: y[t, s+1]) = W
+infer exact(engine: torch)
+"""
+TREE = HEAD.replace("output", "dim E\ninput links : edge(T, T)[E]\noutput").replace(
+    "[t in T-1] (from: y[t], to: y[t+1])", "[e = (i, j) in links] (from: y[i], to: y[j])"
+)
+
+
+def every_kind(m: em.EnergyModel, u: torch.Tensor) -> list[torch.Tensor]:
+    one, shorter = m.infer(u=u), m.infer(u=u, lengths={"T": LENGTHS})
+    return [
+        shorter.log_partition,
+        shorter.marginals["y"],
+        one.entropy,
+        shorter.map()["y"],
+        *one.factor_marginals.values(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "backend"),
+    [
+        (SKIP, probabilities, "eager"),
+        (SKIP, best, "eager"),
+        (SKIP, losses, "eager"),
+        (SKIP, common, "aot_eager"),
+        (TRIPLE, every_kind, "eager"),
+        (LATENT, every_kind, "eager"),
+        (GRID, every_kind, "eager"),
+        (TREE, every_kind, "aot_eager"),
+        (SKIP, lambda m, u: [m.infer(u=u[:, :3]).log_partition], "inductor"),
+    ],
+    ids=["probabilities", "best", "losses", "common", "triple", "latent", "grid", "tree", "inductor"],
+)
+def test_graphs_compile_as_one_graph(
+    text: str, asked: Callable[[em.EnergyModel, torch.Tensor], list[torch.Tensor]], backend: str
+) -> None:
+    """What sizes and fixed edges tell of the structure is a constant of the graph, and so is the plan."""
+    model = em.compile(text + "train nll\n", seed=0)
+    if text is TREE:
+        model.fix(links=torch.tensor([[[0, 1], [3, 1], [1, 2], [-1, -1]]]))
+    agree(model, asked, backend, forbidden(draw()))
+
+
+def test_compiled_graphs_meet_other_sizes() -> None:
+    """Another length is planned anew; any number of examples has the code of the second."""
+    torch.compiler.reset()
+    model, counter = em.compile(SKIP, seed=0), torch._dynamo.testing.CompileCounter()
+
+    def asked(u: torch.Tensor) -> torch.Tensor:
+        return model.infer(u=u).log_partition
+
+    step = torch.compile(asked, backend=counter, fullgraph=True)
+    for batch, size in ((2, 4), (3, 4), (5, 4), (5, 3)):
+        scores = torch.randn(batch, size, 3)
+        torch.testing.assert_close(step(scores), asked(scores))
+    assert counter.frame_count == 3
+
+
+def test_what_is_known_at_run_time_is_planned_outside_of_the_graph() -> None:
+    """Edges that a call gives, and gaps: `fullgraph=True` is told the reason and the remedy."""
+    torch.compiler.reset()
+    tree, links = em.compile(TREE, seed=0), torch.tensor([[[0, 1], [3, 1], [1, 2]], [[2, 1], [2, 0], [0, 3]]])
+    skip = em.compile(SKIP, seed=0)
+
+    def by_edges(u: torch.Tensor) -> torch.Tensor:
+        return tree.infer(u=u, links=links).log_partition
+
+    def by_gaps(u: torch.Tensor) -> torch.Tensor:
+        return skip.infer(u=u, mask=GAPS).log_partition
+
+    for asked in (by_edges, by_gaps):
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=r"known at run time only.*model\.fix"):
+            torch.compile(asked, backend="eager", fullgraph=True)(draw())
+        torch.testing.assert_close(torch.compile(asked, backend="eager")(draw()), asked(draw()))
+    half = em.compile(HEAD, seed=1)
+
+    def by_both(u: torch.Tensor) -> torch.Tensor:
+        return tree.infer(u=u, links=links).kl(half.infer(u=u))
+
+    torch.testing.assert_close(torch.compile(by_both, backend="eager")(draw()), by_both(draw()))
+    tree.fix(links=links[:1])
+    other = em.compile(TREE, seed=1)
+
+    def by_the_other(u: torch.Tensor) -> torch.Tensor:
+        return tree.infer(u=u).kl(other.infer(u=u, links=links))
+
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="known at run time only"):
+        torch.compile(by_the_other, backend="eager", fullgraph=True)(draw())
+    torch.testing.assert_close(torch.compile(by_the_other, backend="eager")(draw()), by_the_other(draw()))
+
+
+def test_compiled_code_notices_other_fixed_edges() -> None:
+    torch.compiler.reset()
+    model = em.compile(TREE, seed=0).fix(links=torch.tensor([[[0, 1], [3, 1], [1, 2]]]))
+    step = torch.compile(lambda u: model.infer(u=u).log_partition, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(step(draw()), model.infer(u=draw()).log_partition)
+    model.fix(links=torch.tensor([[[0, 1], [1, 2], [2, 3]]]))
+    with pytest.raises(RuntimeError, match="edges are not those that this code was compiled for"):
+        step(draw())
+
+
+def test_compiled_graphs_are_drawn_from_and_refused() -> None:
+    torch.compiler.reset()
+    model = em.compile(SKIP, seed=0)
+    drawn = torch.compile(lambda u: model.infer(u=u).sample(2000)["y"], backend="aot_eager", fullgraph=True)(draw())
+    shares = torch.nn.functional.one_hot(drawn, 3).float().mean(0)
+    torch.testing.assert_close(shares, model.infer(u=draw()).marginals["y"], atol=0.05, rtol=0)
+    own = torch.Generator()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="no generator of its own"):
+        torch.compile(lambda u: model.infer(u=u).sample(generator=own)["y"], backend="eager", fullgraph=True)(draw())
+    wide = em.compile(GRID.replace("S = 2", "S = 40").replace("torch", "torch, memory: 1"), seed=0)
+    with pytest.raises(torch._dynamo.exc.InternalTorchDynamoError, match=r"cannot eliminate this graph: .*budget"):
+        torch.compile(lambda u: wide.infer(u=u).log_partition, backend="eager", fullgraph=True)(torch.ones(1, 40, 3))
+
+
 def test_compiled_models_meet_other_sizes_and_train() -> None:
     """Networks are part of the graph; another size compiles again, and a copy is a model of its own."""
     torch.compiler.reset()

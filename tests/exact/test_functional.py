@@ -129,3 +129,35 @@ def test_labels_that_do_not_exist_are_refused(label, dtype):
             call(*given, labels)
     behind = torch.tensor([[0, 1, label]])
     assert em.functional.chain_log_prob(*given, behind, torch.tensor([2])).isfinite().all()
+
+
+ARGUMENTS = {
+    "chain_log_partition": ("unary", "pair", "lengths"),
+    "chain_log_prob": ("unary", "pair", "labels", "lengths"),
+    "chain_nll_and_grad": ("unary", "pair", "labels", "lengths"),
+    "chain_marginals": ("unary", "pair", "lengths"),
+    "chain_best": ("unary", "pair", "lengths"),
+}
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("tracked", [True, False])
+@pytest.mark.parametrize(("name", "wrong"), [(name, one) for name, given in ARGUMENTS.items() for one in given])
+def test_what_is_no_tensor_is_refused_by_its_name(
+    name: str, wrong: str, tracked: bool, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        monkeypatch.setattr("energyml.backends.native.chain.kernels", None)
+    for other, shown in ((Tensor.numpy, "numpy.ndarray"), (Tensor.tolist, "list")):
+        given = {
+            "unary": torch.zeros(2, 4, 3),
+            "pair": torch.zeros(3, 3),
+            "labels": torch.zeros(2, 4, dtype=torch.long),
+        }
+        given = {**given, "lengths": torch.tensor([4, 2])}
+        if tracked:
+            given = {key: one.requires_grad_(one.is_floating_point()) for key, one in given.items()}
+        given[wrong] = other(given[wrong].detach())
+        expected = rf"expected a torch\.Tensor for `{wrong}`, found {shown}; pass `torch\.as_tensor\({wrong}\)`"
+        with pytest.raises(TypeError, match=expected):
+            getattr(em.functional, name)(**{key: given[key] for key in ARGUMENTS[name]})
