@@ -1,15 +1,21 @@
 // The work of a batch: chains are sorted by length and handed to threads in units; what a tier cannot hold goes to the next.
 
-// Whether the first cell of a chain has finite scores that spread further than down to `lowest` below the largest.
+// Whether one of the first cells of a chain has finite scores that spread further than down to `lowest` below the largest.
 template <class In> static bool hopeless(const Chain<In>& chain, int64_t b, double lowest) {
-    if (chain.length(b) == 0) return false;
-    const In* row = chain.row(b, 0);
-    In top = -INFINITY, bottom = INFINITY;
-    for (int64_t c = 0; c < chain.labels; ++c) {
-        top = std::max(top, row[c]);
-        if (row[c] > -INFINITY) bottom = std::min(bottom, row[c]);
+    constexpr int64_t cells = 8;  // as many as are looked at sooner than they are found to be so on the way
+    constexpr int lanes = Lanes<In>::count;
+    const V<In> nothing = all<In>(-std::numeric_limits<In>::infinity());
+    for (int64_t t = 0; t < std::min(cells, chain.length(b)); ++t) {
+        const In* row = chain.row(b, t);
+        V<In> high = nothing, low = -nothing;
+        for (int64_t c = 0; c < chain.labels; c += lanes) {
+            const V<In> x = load_labels<In>(row, c, chain.labels, reads_inside(row, chain.labels + lanes, chain.end()), nothing[0]);
+            high = larger<In>(x, high);
+            low = smaller<In>(x > nothing ? x : -nothing, low);
+        }
+        if (-static_cast<double>(horizontal_max<In>(-low)) - horizontal_max<In>(high) < lowest) return true;
     }
-    return static_cast<double>(bottom) - top < lowest;
+    return false;
 }
 
 template <class In, class T>
@@ -201,8 +207,8 @@ template <class In> static void run_tiers(const Chain<In>& chain, const Answer<I
         const bool adding = backward && answer.pair && answer.pair_step && !answer.pair_example;  // sums that cannot be taken back
         if (!adding) extended_tier<In, float>(chain, answer, extended, EXTENDED, BACKWARD, threads);
         rows = rows_of_tier(chain, fresh, WIDE, backward);
-        if (passes != BACKWARD && sums_abreast(chain, answer, rows.size()) && chain.labels <= 2 * Lanes<In>::count) {
-            for (int64_t b : rows) ++answer.tier[b];  // so few labels take no longer abreast with exponents than in rows of doubles
+        if (passes != BACKWARD && sums_abreast(chain, answer, rows.size())) {
+            for (int64_t b : rows) ++answer.tier[b];  // abreast, exponents take no longer than rows of doubles
             rows.clear();
         }
         scaled_tier<In, double>(chain, fresh, rows, WIDE, again, threads);

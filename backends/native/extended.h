@@ -412,13 +412,7 @@ template <class In, class X> static bool extended_backward(ExtendedUnit<In, X>& 
             const Numbers<X> row{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded}, alpha = unit.kept(r, t);
             X *beta = scratch.out.mantissa + r * padded, *exponents = scratch.high + r * padded, *share = scratch.share;
             V<X> high = all<X>(4 * void_exponent<X>());
-            for (int64_t c = 0; c < padded; c += lanes) {
-                V<X> mantissa = load(beta + c), exponent = load(exponents + c);
-                normalise<X>(mantissa, exponent);
-                store(beta + c, mantissa);
-                store(exponents + c, exponent);
-                high = larger<X>(load(alpha.exponent + c) + exponent, high);
-            }
+            for (int64_t c = 0; c < padded; c += lanes) high = larger<X>(load(alpha.exponent + c) + load(exponents + c), high);
             const X top = horizontal_max<X>(high);
             V<X> sums = V<X>{};
             for (int64_t c = 0; c < padded; c += lanes) {
