@@ -13,7 +13,14 @@ from energyml.backends.exact.elimination import BatchElimination, slopes, tracke
 from energyml.backends.exact.ground import Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
-from energyml.backends.expectations import comparable, cross_entropy, divergence, expected, factored_expectation
+from energyml.backends.expectations import (
+    comparable,
+    cross_entropy,
+    divergence,
+    expected,
+    factored_expectation,
+    tables_of,
+)
 from energyml.backends.logspace import difference
 from energyml.bind.terms import TableTerm
 from energyml.queries import Query
@@ -245,7 +252,7 @@ class GraphSession(Session):
 
     def expected_score(self, other: Problem) -> Tensor:
         """[B]: the expected score of another model: its tables are added to the graph, with zeros for numbers."""
-        theirs = [(term, other.env.batch) for term in other.terms if isinstance(term, TableTerm)]
+        theirs = [(term, other.env.batch) for term in tables_of(other)]
         second = GraphSession(other, self._ground(Sources(other.graph, theirs, other.env.batch), other.evidence))
         by_name = dict(zip(second.variables, second.cell_tables(other.evidence, needed=True), strict=True))
         scores = [*second.expanded(), *(one for name in self.variables if (one := by_name[name]) is not None)]
