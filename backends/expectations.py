@@ -9,6 +9,7 @@ from torch import Tensor
 
 from energyml.backend import Problem, QueryRefused
 from energyml.bind.batch import Batch
+from energyml.bind.terms import TableTerm
 from energyml.posterior import Posterior
 from energyml.transforms import seen
 
@@ -88,6 +89,17 @@ def comparable(problem: Problem, other: Posterior) -> Problem:
     if any(not _same_cells(*batches, v.name, v.dims) for v in problem.graph.discrete):
         raise QueryRefused("the two posteriors have different lengths or masks, so that they cannot be compared")
     return second
+
+
+def tables_of(problem: Problem) -> list[TableTerm]:
+    """The terms of a second model, all of which must be tables: expectations of others do not follow from marginals."""
+    for term in problem.terms:
+        if not isinstance(term, TableTerm):
+            raise QueryRefused(
+                f"`{term.term.name}` of the second model has no table, so that its expectation is out of reach; "
+                "`enumerate` compares any two models of few answers"
+            )
+    return [term for term in problem.terms if isinstance(term, TableTerm)]
 
 
 def _same_cells(one: Batch, other: Batch, name: str, dims: tuple[str, ...]) -> bool:

@@ -2,12 +2,19 @@
 
     python examples/shapes.py --out shapes.png
 
+The same on the command line, from pictures in a file:
+
+    python examples/shapes.py --data
+    energyml train examples/shapes.energy --out run
+    energyml eval run
+
 The network alone is the same spec without `pair`: the field then is what the unary says at each pixel.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import torch
@@ -35,6 +42,17 @@ def draw(count: int, size: int, seed: int, noise: float = 0.2) -> tuple[Tensor, 
             labels[number][inside] = label
     clean = COLOURS[labels]
     return clean + noise * torch.randn(clean.shape, generator=generator), labels
+
+
+def write(path: Path, count: int = 128, size: int = 32) -> None:
+    """Pictures and labels for the `data` line of the spec: a JSON object a line."""
+    names = ("background", "disc", "bar")
+    with path.open("w", encoding="utf-8") as file:
+        for rgb, labels in zip(*draw(count, size, seed=0), strict=True):
+            pixels = [[[round(value, 3) for value in pixel] for pixel in row] for row in rgb.tolist()]
+            file.write(
+                json.dumps({"rgb": pixels, "y": [[names[one] for one in row] for row in labels.tolist()]}) + "\n"
+            )
 
 
 def fit(model: em.EnergyModel, pictures: Tensor, labels: Tensor, epochs: int, seed: int = 0) -> None:
@@ -104,5 +122,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="write the picture here (needs matplotlib)")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--data", action="store_true", help="only write pictures beside the spec, for `energyml train`")
     given = parser.parse_args()
-    main(given.out, given.epochs)
+    if given.data:
+        write(SPEC.with_name("shapes.jsonl"))
+    else:
+        main(given.out, given.epochs)

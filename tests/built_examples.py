@@ -152,6 +152,7 @@ def shapes(b: em.Builder) -> None:
     b.infer("exact")
     b.decode("mode")
     b.train("marginal_ce", optimizer=em.choose("adam", lr=1e-2), epochs=20, batch=16)
+    b.data("jsonl", "shapes.jsonl", validation=16, test=16)
 
 
 def skip_chain(b: em.Builder) -> None:

@@ -8,8 +8,12 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Problem, QueryRefused, Session
+from energyml.backends.exact.card import MEGABYTES
 from energyml.backends.exact.engines import Engine
-from energyml.backends.exact.potentials import Layout, Placed, Potentials, assemble
+from energyml.backends.exact.graph import GraphSession
+from energyml.backends.exact.ground import Ground
+from energyml.backends.exact.plans import Plans
+from energyml.backends.exact.potentials import Layout, Placed, Potentials, assemble, is_first_order
 from energyml.backends.exact.recursion import (
     chain_best,
     chain_draws,
@@ -24,6 +28,7 @@ from energyml.backends.expectations import (
     expected,
     factored_expectation,
     normalised,
+    tables_of,
 )
 from energyml.backends.logspace import difference
 from energyml.bind.batch import Along
@@ -179,9 +184,13 @@ class ChainSession(Session):
     def _cross_entropy(self, query: Query) -> Tensor:
         """The other model's log Z less its expected score."""
         other = comparable(self.problem, query.other)
-        unary, pair = self._moments(pairs=True)
-        theirs = assemble(other, Layout(other.graph, other.terms), other.evidence)
-        score = expected(normalised(unary, 1), theirs.unary) + expected(normalised(pair, 2), theirs.pair)
+        if is_first_order(tables_of(other)):
+            unary, pair = self._moments(pairs=True)
+            theirs = assemble(other, Layout(other.graph, other.terms), other.evidence)
+            score = expected(normalised(unary, 1), theirs.unary) + expected(normalised(pair, 2), theirs.pair)
+        else:  # its tables join cells that are no neighbours here
+            ground = Ground.of(self.problem, Plans(MEGABYTES), True)
+            score = GraphSession(self.problem, ground).expected_score(other)
         return cross_entropy(query.other.log_partition, score, ~self.log_z.isneginf())
 
     def _kl(self, query: Query) -> Tensor:

@@ -13,7 +13,14 @@ from energyml.backends.exact.elimination import BatchElimination, slopes, tracke
 from energyml.backends.exact.ground import Elimination, Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
-from energyml.backends.expectations import comparable, cross_entropy, divergence, expected, factored_expectation
+from energyml.backends.expectations import (
+    comparable,
+    cross_entropy,
+    divergence,
+    expected,
+    factored_expectation,
+    tables_of,
+)
 from energyml.backends.logspace import difference
 from energyml.bind.terms import TableTerm
 from energyml.queries import Query
@@ -133,7 +140,16 @@ class GraphSession(Session):
         return run.log_partition(tables)
 
     def _nothing(self, *shape: int) -> Tensor:
-        return torch.zeros(0, *shape, device=self.batch.device, dtype=self.batch.dtype)
+        """The answer for an empty batch: no numbers, and yet a function of the scores, so that it has gradients."""
+        none = torch.zeros(0, *shape, device=self.batch.device, dtype=self.batch.dtype)
+        return none + sum(table.sum() for table in self.tables() if table is not None)
+
+    def _unasked(self) -> Tensor:
+        """What stands for a gradient that nobody wanted."""
+        return torch.zeros(0, device=self.batch.device, dtype=self.batch.dtype)
+
+    def _no_labels(self, *shape: int) -> Tensor:
+        return torch.zeros(0, *shape, self.sources.cells.count, device=self.batch.device, dtype=torch.long)
 
     def _log_partition(self, query: Query) -> Tensor:
         return self.log_z
@@ -179,12 +195,12 @@ class GraphSession(Session):
         """Gradients of log Z by the wanted tables; differentiable where the scores are."""
         run = self.ground.run(self.problem.evidence)
         if not run.parts:
-            return [torch.zeros_like(table) if table is not None else self._nothing() for table in tables]
+            return [self._unasked() if table is None else self._nothing(*table.shape[1:]) for table in tables]
         if recorded():
             return self._followed_shares(run, tables, wanted)
         if isinstance(run, BatchElimination) and run.direct(tables):
-            shares, nothing = run.shares(tables, wanted).gradients, self._nothing()
-            return [nothing if one is None else one.to(self.batch.dtype) for one in shares]
+            shares, unasked = run.shares(tables, wanted).gradients, self._unasked()
+            return [unasked if one is None else one.to(self.batch.dtype) for one in shares]
         wanted_again = tracked(tables)
         with torch.inference_mode(False), torch.enable_grad():
             leaves = [leaf(table, wanted_again) if one and table is not None else _plain(table)
@@ -193,7 +209,7 @@ class GraphSession(Session):
             total = log_z.masked_fill(log_z.isneginf(), 0).sum()
             chosen = [table for table, one in zip(leaves, wanted, strict=True) if one and table is not None]
             found = iter(slopes(total, chosen, again=wanted_again))
-        return [next(found) if one else self._nothing() for one in wanted]
+        return [next(found) if one else self._unasked() for one in wanted]
 
     def _followed_shares(self, run: Elimination, tables: Tables, wanted: Sequence[bool]) -> list[Tensor]:
         """The same as functions that transforms see through."""
@@ -205,7 +221,7 @@ class GraphSession(Session):
             return log_z.masked_fill(log_z.isneginf(), 0).sum()
 
         found = dict(zip(chosen, gradients(total, list(chosen.values())), strict=True))
-        return [found.get(number, self._nothing()) for number in range(len(tables))]
+        return [found.get(number, self._unasked()) for number in range(len(tables))]
 
     def expanded(self) -> list[Tensor]:
         """The terms' tables with all elements of their index sets: [B, *domain, *labels]."""
@@ -256,7 +272,7 @@ class GraphSession(Session):
 
     def expected_score(self, other: Problem) -> Tensor:
         """[B]: the expected score of another model: its tables are added to the graph, with zeros for numbers."""
-        theirs = [(term, other.env.batch) for term in other.terms if isinstance(term, TableTerm)]
+        theirs = [(term, other.env.batch) for term in tables_of(other)]
         traced = self.sources.traced
         their = Sources(other.graph, theirs, other.env.batch, traced)
         if traced and not their.fixed:
@@ -299,7 +315,7 @@ class GraphSession(Session):
     def _best(self, cost: dict[str, Tensor]) -> Assignment:
         run, tables = self._maximising(cost)
         if not run.parts:
-            return self._assignment(torch.zeros(0, self.sources.cells.count, dtype=torch.long), self._nothing(), cost)
+            return self._assignment(self._no_labels(), self._nothing(), cost)
         with torch.no_grad():
             labels, scores = run.best(tables)
         return self._assignment(labels, scores, cost)
@@ -310,11 +326,8 @@ class GraphSession(Session):
 
     def _n_best(self, query: Query) -> Assignment:
         run, tables = self._maximising({})
-        count = self.sources.cells.count
         if not run.parts:
-            return self._assignment(
-                torch.zeros(0, query.count, count, dtype=torch.long), self._nothing(query.count), {}
-            )
+            return self._assignment(self._no_labels(query.count), self._nothing(query.count), {})
         return self._assignment(*run.n_best(tables, query.count), {})
 
     def _assignment(self, labels: Tensor, scores: Tensor, cost: dict[str, Tensor]) -> Assignment:
@@ -375,8 +388,7 @@ class GraphSession(Session):
         run = self.ground.run(self.problem.evidence)
         tables = [*self.tables(), *self.cell_tables(self.problem.evidence, needed=True)]
         if not run.parts:
-            labels = torch.zeros(0, query.count, self.sources.cells.count, dtype=torch.long)
-            drawn = self._assignment(labels, self._nothing(query.count), {})
+            drawn = self._assignment(self._no_labels(query.count), self._nothing(query.count), {})
             return Assignment({n: one.movedim(0, 1) for n, one in drawn.labels.items()}, drawn.score.t(), drawn.names)
         labels, total = run.draws(tables, query.count, query.generator)
         possible = ~total.isneginf()

@@ -111,6 +111,18 @@ def _placed(bound: TableTerm) -> Placed:
     return Placed(bound, len(term.scope), min(offsets), binding.shrink, offsets != sorted(offsets))
 
 
+def is_first_order(terms: Sequence[TableTerm]) -> bool:
+    """Whether tables over the cells of one variable along one dim join neighbours at most."""
+    return all(len(one.term.scope) == 1 or _joins_neighbours(one.term) for one in terms)
+
+
+def _joins_neighbours(term: Term) -> bool:
+    if len(term.scope) != 2 or len(term.domain) != 1 or not isinstance(term.domain[0], Range):
+        return False
+    one, other = (ref.indices[0] for ref in term.scope)
+    return one.index is not None and one.index == other.index and abs(one.offset - other.offset) == 1
+
+
 def assemble(problem: Problem, layout: Layout, evidence: Evidence) -> Potentials:
     """Add up all tables: O(B T C²)."""
     batch = problem.env.batch

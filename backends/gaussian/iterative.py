@@ -176,7 +176,8 @@ class Iterative(Solver):
     def variances(self) -> tuple[Tensor, Tensor | None]:
         """Rao-Blackwellised draws (Siden et al. 2018): 1 / Qii plus the variance of the conditional means.
 
-        The standard error is that of the mean over draws; no gradients.
+        The standard error is that of the mean over draws, whose squares have twice their squared mean for a variance
+        because they are Gaussian: few draws tell less about it.  No gradients.
         """
         form, count = self.form, max(2, self.settings.probes)
         generator = self._generator()
@@ -188,18 +189,14 @@ class Iterative(Solver):
         with torch.no_grad():
             own = form.diagonal_of_all()
             total = like.new_zeros(form.sizes)
-            squares = like.new_zeros(form.sizes)
             worst: Outcome | None = None
             for _ in range(count):
                 draw = self.draws(1, normal)[0]
                 worst = self.outcome if worst is None else worst.both(self.outcome)
-                conditional = (draw - form.multiply(draw) / own).square()
-                total += conditional
-                squares += conditional.square()
+                total += (draw - form.multiply(draw) / own).square()
             self._last = worst
             mean = total / count
-            error = ((squares / count - mean.square()).clamp(min=0) / (count - 1)).sqrt()
-            return own.reciprocal() + mean, error
+            return own.reciprocal() + mean, mean * math.sqrt(2 / count)
 
     def draws(self, count: int, normal: Normal) -> Tensor:
         """Perturb and solve: Q⁻¹ times noise of covariance Q; no gradients."""
@@ -270,7 +267,7 @@ class _LogDeterminant(Function):
                 "the determinant that `cg` estimates has no second derivatives; `exact` has them, for fields that a "
                 "direct method serves"
             )
-        found = [one * grads[0].reshape(-1, *([1] * (one.dim() - 1))) for one in ctx.saved_tensors]
+        found = [one * grads[0].reshape(len(grads[0]), *([1] * (one.dim() - 1))) for one in ctx.saved_tensors]
         return (None, *(one.sum_to_size(shape) for one, shape in zip(found, ctx.shapes, strict=True)))
 
 

@@ -76,7 +76,7 @@ class Methods:
         if form.links is None or self.policy.iterative:
             return facts
         if form.sizes.positions > LARGEST_LIST or stencil is not None:
-            return replace(facts, band=form.sizes.positions)
+            return replace(facts, band=form.sizes.positions)  # no order is looked for
         self.blocks = list_blocks(form.links.ends, form.links.weights, form.sizes.positions)
         return replace(facts, band=self.blocks.size)
 

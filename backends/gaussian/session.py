@@ -119,12 +119,16 @@ class Field:
             )
         return methods.solver(choice, attached=torch.is_grad_enabled())
 
+    def estimated(self, value: Tensor, error: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """A number with its error: 0 where an estimate was asked for, and there are no cells to estimate it from."""
+        return value, torch.zeros_like(value) if error is None and self.policy.iterative else error
+
     def determinant(self, system: Conditioned, query: str) -> tuple[Tensor, Tensor | None, Outcome]:
         """[B]: log det Q of the free cells, its error, and how it went."""
 
         def make() -> tuple[Tensor, Tensor | None, Outcome]:
             solver = self.exact_solver(system, query)
-            value, error = solver.log_determinant()
+            value, error = self.estimated(*solver.log_determinant())
             return value, error, replace(solver.outcome, answer=value)
 
         found: tuple[Tensor, Tensor | None, Outcome] = system.kept.once("determinant", make)
@@ -275,7 +279,7 @@ class FieldSession(Session):
         for name, field in self.fields.items():
             system = field.system
             solver = field.exact_solver(system, "variance")
-            value, error = solver.variances()
+            value, error = field.estimated(*solver.variances())
             found[name] = field.from_cells(system.inside(_sound(value, solver.outcome)))
             if error is not None:
                 errors.append(field.from_cells(system.inside(error)))
@@ -295,7 +299,7 @@ class FieldSession(Session):
         for field in self.fields.values():
             value, own, outcomes = each(field)
             total = total + value
-            error = own if error is None else error if own is None else (error.square() + own.square()).sqrt()
+            error = _together(error, own)
             how += outcomes
         sound = torch.ones(batch.size, dtype=torch.bool, device=batch.device)
         for _, _, outcome in how:
@@ -340,7 +344,7 @@ class FieldSession(Session):
                 return clamped.constant - free, error, how
             value, own, outcomes = field.log_partition(clamped)
             how += [(field, clamped, one) for one in outcomes]
-            return value - free, error if own is None else (own.square() + (error or own).square()).sqrt(), how
+            return value - free, _together(error, own), how
 
         return self._sum(each)
 
@@ -393,7 +397,12 @@ class FieldSession(Session):
                     f"`conditionals` need a value for every cell of `{name}`, and some are NaN; "
                     "`log_prob` takes partial answers"
                 )
-            found[name] = field_conditionals(field.linear, field.quadratic, self.problem.env, query.answer[name])
+            mean, variance = field_conditionals(field.linear, field.quadratic, self.problem.env, query.answer[name])
+            seen = self.problem.evidence.observed.get(name)
+            if seen is not None:  # what was observed is known, whatever the others are
+                known = ~seen.isnan() & (variance != 0)  # where there is no cell, both are zero already
+                mean, variance = torch.where(known, seen, mean), variance.masked_fill(known, 0)
+            found[name] = mean, variance
             positive = (field.form.diagonal_of_all() > 0).flatten(1).all(1).expand(field.form.sizes.batch)
             how.append((field, field.system, Outcome(positive, answer=found[name][0])))
         return self._result(found, how)
@@ -417,6 +426,13 @@ def _sound(x: Tensor, outcome: Outcome) -> Tensor:
     if x.device.type == "cpu" and (outcome.is_fine() or bool(outcome.definite.all())):
         return x
     return x.masked_fill(~outcome.definite[:, None, None], float("nan"))
+
+
+def _together(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """[B]: the error of a sum or difference of two numbers; `None` where neither has one."""
+    if one is None or other is None:
+        return other if one is None else one
+    return (one.square() + other.square()).sqrt()
 
 
 __all__ = ["FieldSession"]

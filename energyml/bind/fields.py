@@ -52,7 +52,7 @@ class FieldLayout:
     def present(self, batch: Batch) -> Tensor | None:
         """[B, N]: which positions exist; `None` when all do."""
         cells = batch.cells(self.field.name, self.dims)
-        return None if cells is None else cells.reshape(batch.size, -1)
+        return None if cells is None else cells.reshape(batch.size, prod(self.shape(batch)))
 
     def to_cells(self, tensor: Tensor, batch: Batch) -> Tensor:
         """[B or 1, *axes] as [B or 1, M, N]."""
@@ -178,7 +178,8 @@ class QuadraticTerm(BoundTerm):
     def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
         """SCORE: -1/2 sᵀQs for field values s [B * copies, *axes]."""
         form = self.form(env)
-        s = self.layout.to_cells(answer[self.field], env.batch).reshape(-1, *form.sizes[1:])
+        s = self.layout.to_cells(answer[self.field], env.batch)
+        s = s.reshape(s.shape[0], *form.sizes[1:])
         if form.present is not None:
             s = torch.where(expanded(form.present, copies).unsqueeze(1), s, 0)
         each = s.unflatten(0, (env.batch.size, copies)).movedim(1, 0)
@@ -218,7 +219,7 @@ class QuadraticTerm(BoundTerm):
         vectors = self._vectors(form, values[0], one)
         own = Vectors(vectors, vectors.new_full((1,), self._gain(env)))
         if one.declared.label_axes:  # a vector for each cell: every channel is coupled with every other
-            own = replace(own, given=vectors.flatten(1).unflatten(1, (-1, form.sizes.channels * form.sizes.positions)))
+            own = replace(own, given=vectors.flatten(2))
         return replace(form, vectors=(*form.vectors, own))
 
     def _vectors(self, form: QuadraticForm, value: Tensor, one: _Coupling) -> Tensor:
@@ -229,7 +230,8 @@ class QuadraticTerm(BoundTerm):
         cells = moved.reshape(moved.shape[0], numbers, *beyond, form.sizes.positions)
         if form.present is None:
             return cells
-        return torch.where(form.present.reshape(form.present.shape[0], *([1] * (cells.dim() - 2)), -1), cells, 0)
+        present = form.present[:, None] if cells.dim() == 3 else form.present[:, None, None]
+        return torch.where(present, cells, 0)
 
     def _smooth(self, form: QuadraticForm, env: Environment, one: _Coupling, values: list[Tensor]) -> QuadraticForm:
         shape = self.layout.shape(env.batch)
@@ -250,8 +252,11 @@ class QuadraticTerm(BoundTerm):
         return replace(form, stencil=made if form.stencil is None else _joined(form.stencil, made))
 
     def _sparse(self, form: QuadraticForm, env: Environment, one: _Coupling, values: list[Tensor]) -> QuadraticForm:
+        if not form.sizes.positions:
+            return form  # no edge has ends
         rows = full(values[0], form.sizes.batch)
-        weights = full(values[1].reshape(values[1].shape[0], -1), form.sizes.batch).expand(-1, rows.shape[1])
+        weights = values[1] if values[1].dim() == 2 else values[1].unsqueeze(1)
+        weights = full(weights, form.sizes.batch).expand(-1, rows.shape[1])
         weights = weights * self._gain(env)
         exists = (rows >= 0).all(-1)
         counted = env.batch.along[one.declared.index_axes[0].extent.name].valid(rows.shape[1], rows.device)
@@ -316,8 +321,7 @@ def _on_diagonal(form: QuadraticForm, added: Tensor) -> QuadraticForm:
 
 def _joined(one: Stencil, other: Stencil) -> Stencil:
     """Two stencils of one grid; directions that both have add up when the form multiplies."""
-    count = max(one.weights.shape[2], other.weights.shape[2])
-    batch = max(one.weights.shape[0], other.weights.shape[0])
+    batch, count = torch.broadcast_shapes(one.weights.shape[::2], other.weights.shape[::2])
     weights = [stencil.weights.expand(batch, -1, count) for stencil in (one, other)]
     return Stencil(one.shape, (*one.offsets, *other.offsets), torch.cat(weights, 1))
 

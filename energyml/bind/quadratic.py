@@ -115,8 +115,9 @@ class Vectors:
         """The gradients of vᵀWx in the vectors and in the strength."""
         both = torch.cat([v, x], 1)
         seen = self.products(both)
-        mixed = self.mixed(seen.reshape(-1, v.shape[1], seen.shape[2])).reshape(v.shape[0], 2, v.shape[1], -1)
-        strength = (mixed[:, 1] * seen[:, : v.shape[1]]).sum((1, 2))
+        batch, channels = v.shape[:2]
+        mixed = self.mixed(seen.reshape(2 * batch, channels, self.rank)).reshape(batch, 2, channels, self.rank)
+        strength = (mixed[:, 1] * seen[:, :channels]).sum((1, 2))
         left = mixed.flip(1).flatten(1, 2) * self.strength[:, None, None]
         values: Tensor = left.transpose(1, 2) @ both
         return values.sum_to_size(self.values.shape), strength.sum_to_size(self.strength.shape)
@@ -180,7 +181,7 @@ class Stencil:
         found = torch.full((len(self.offsets), 1, 1, *self.shape, 2), -1, device=device)
         for number, (first, second) in enumerate(self.ends):
             found[number][first] = torch.stack([cells[first], cells[second]], -1)
-        return found.reshape(len(self.offsets), -1, 2)
+        return found.reshape(len(self.offsets), _count(self.shape), 2)
 
     def between(self, mask: Tensor) -> Tensor:
         """[B, D, N]: whether both ends of each edge are inside the grid and in a mask [B, N]."""
@@ -211,8 +212,8 @@ class Stencil:
         """[B or 1, 1, ...]: the weights of one direction, where its edges start."""
         own = self.weights[:, number]
         if self.is_constant:
-            return own.reshape(-1, 1, *([1] * len(self.shape)))
-        return own.reshape(-1, 1, *self.shape)[first]
+            return own.reshape(own.shape[0], 1, *([1] * len(self.shape)))
+        return own.reshape(own.shape[0], 1, *self.shape)[first]
 
 
 def _from(step: int, size: int) -> slice:
@@ -318,7 +319,7 @@ class QuadraticForm:
         if self.links is not None:
             total = total + self.links.multiply(x)
         if self.dense is not None:
-            total = total + times(x.reshape(x.shape[0], 1, -1), self.dense).reshape(x.shape)
+            total = total + times(x.flatten(1).unsqueeze(1), self.dense).reshape(x.shape)
         return total
 
     def diagonal_of_all(self) -> Tensor:
@@ -487,7 +488,7 @@ def largest(products: Tensor) -> Tensor:
 def times(x: Tensor, matrix: Tensor) -> Tensor:
     """Rows x [B, R, N] times matrices [B or 1, N, K]; one that is shared is one product of two matrices."""
     if matrix.shape[0] == 1 and x.shape[0] != 1:
-        product: Tensor = x.reshape(-1, x.shape[2]) @ matrix[0]
+        product: Tensor = x.flatten(0, 1) @ matrix[0]
         return product.reshape(*x.shape[:2], matrix.shape[2])
     return x @ matrix
 

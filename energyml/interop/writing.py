@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Overflow
 from itertools import combinations
 from pathlib import Path
 from typing import IO, cast
@@ -27,6 +27,8 @@ from energyml.queries import View
 
 # Weights in this range are exp(score) of doubles to full precision; others are written with larger exponents.
 _LEAST, _MOST = -700.0, 700.0
+# Scores of millions have weights with exponents of millions, which decimal numbers have only when asked.
+_WIDE = Context(Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Overflow])
 
 
 def write_uai(
@@ -196,6 +198,9 @@ def _extreme(log: float) -> str:
     """The exponential of a score whose weight no double holds."""
     if log == -math.inf:
         return "0"
-    if not math.isfinite(log):
-        raise EnergyError(f"a score of {log} has no weight that a file could hold")
-    return f"{Decimal(log).exp():.17e}"
+    try:
+        if math.isfinite(log):
+            return f"{Decimal(log).exp(_WIDE):.17e}"
+    except Overflow:
+        pass
+    raise EnergyError(f"a score of {log:g} has no weight that a file could hold")

@@ -219,6 +219,8 @@ def _base(facts: FieldFacts) -> Choice | None:
             return Choice("transform", None, why)
         each = min(sum(facts.shape), FOURIER) if by_fourier(facts.shape) else sum(facts.shape)
         return Choice("transform", None, why, 4.0 * n * channels * each, 8.0 * 3 * n * channels)
+    if facts.stencil and facts.links:
+        return None  # lines of a grid are no blocks of the list's edges, and no order of both is looked for
     if n is None or facts.shape is None:
         return Choice("banded", None, "sparse couplings, if the field is small enough")
     if facts.links and facts.band is None:
@@ -231,7 +233,7 @@ def _base(facts: FieldFacts) -> Choice | None:
 def _dense(facts: FieldFacts) -> Choice | None:
     why = "a dense matrix" if facts.dense else "the field is small"
     if facts.positions is None or facts.channels is None:
-        return Choice("cholesky", None, why) if facts.dense else None
+        return Choice("cholesky", None, why) if facts.dense or (facts.stencil and facts.links) else None
     cells = float(facts.positions * facts.channels)
     return Choice("cholesky", None, why, cells**3 / 3 + 20 * cells**2, 8.0 * 3 * cells**2)
 

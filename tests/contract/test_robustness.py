@@ -95,6 +95,36 @@ def test_empty_batches_and_empty_sequences(using: str, batch: int, size: int) ->
                 loss.backward()
 
 
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+@pytest.mark.parametrize("kind", ["output", "latent"])
+def test_empty_batches_of_graphs_have_gradients(kind: str, engine: str) -> None:
+    made = em.compile(
+        f"""
+labels A = {{a, b}}
+dim N, E
+input link : edge(N, N)[E]
+input u : real[N, A]
+output y : A[N]
+{kind} z : A[N]
+factor own [i in N] (y[i]) = u[i]
+factor other [i in N] (y[i], z[i]) = potts(0.5)
+factor pair [e = (i, j) in link] (y[i], y[j]) = potts(1.0)
+infer exact(engine: {engine})
+"""
+    )
+    u = torch.zeros(0, 3, 2, requires_grad=True)
+    given: dict[str, Any] = {"u": u, "link": torch.zeros(0, 4, 2, dtype=torch.long)}
+    posterior = made.infer(**given)
+    values = (posterior.log_partition, posterior.entropy, posterior.marginals["y"], posterior.map().score,
+              posterior.n_best(2).score, posterior.log_prob(y=torch.zeros(0, 3, dtype=torch.long)),
+              posterior.factor_marginals["pair"])  # fmt: skip
+    assert [len(one) for one in values] == [0] * len(values)
+    for one in values:
+        (slope,) = torch.autograd.grad(one.sum(), u, retain_graph=True)
+        assert slope.shape == u.shape
+    assert posterior.sample(2)["y"].shape == (2, 0, 3)
+
+
 @pytest.mark.parametrize("using", ALL)
 def test_inputs_follow_the_parameters(using: str) -> None:
     made, u = model(), scores()

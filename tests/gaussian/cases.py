@@ -165,5 +165,6 @@ CASES: dict[str, Case] = {
     "sparse and low rank": Case(
         LINE, "sparse(link, weight) + lowrank(e)", lambda m, one: _on_edges(m, one).lowrank(one["e"].T)
     ),
+    "sparse and smooth": Case(LINE, "sparse(link, weight) + smooth(0.8)", lambda m, one: _even(_on_edges(m, one), 0.8)),
     "line": Case(LINE, "smooth(0.8)", lambda m, one: _even(m, 0.8)),
 }

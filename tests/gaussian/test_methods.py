@@ -52,7 +52,7 @@ def solvers(form: QuadraticForm) -> dict[str, Solver]:
     found: dict[str, Solver] = {"cholesky": Dense(form)}
     for name in ("none", "jacobi", "lowrank", "transform"):
         found[f"cg {name}"] = Iterative(form, Settings(tol=1e-12, preconditioner=name, native=name == "jacobi"))
-    if form.dense is None:
+    if form.dense is None and (form.stencil is None or form.links is None):
         base = base_of(without_vectors(form))
         found["layered"] = Woodbury(form, base) if form.vectors else Direct(form, base, "banded")
         stencil = form.stencil

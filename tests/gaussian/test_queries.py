@@ -276,16 +276,53 @@ def test_scaling_the_unary_scales_the_mode_and_leaves_the_read_out() -> None:
     assert torch.equal(plain.map()["y"], scaled.map()["y"])
 
 
-def test_empty_fields_and_empty_batches() -> None:
-    for name in ("potts", "smooth constant", "smooth edges", "nothing"):
-        case = CASES[name]
-        model = case.model()
-        for batch, shape in ((2, (0, 3)), (0, (2, 2))):
-            inputs = case.inputs(batch=batch, shape=shape)
-            for using in BACKENDS:
-                posterior = model.infer(**inputs, using=using)
-                assert posterior.mode["s"].shape == inputs["u"].shape
-                assert posterior.log_partition.eq(0).all() and posterior.log_partition.shape == (batch,)
+@pytest.mark.parametrize("using", BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_empty_fields_and_empty_batches(name: str, using: str) -> None:
+    case = CASES[name]
+    model = case.model()
+    for batch, shape in ((2, (0, 3)), (0, (2, 2)), (0, (0, 3))):
+        inputs = case.inputs(batch=batch, shape=(1, 1) if 0 in shape and not case.on_grid else shape)
+        if 0 in shape and not case.on_grid:  # a line without positions, and a list without edges
+            sizes = {"u": (0, 2), "e": (0, 3), "p": (0, 2, 0, 2), "link": (3, 2), "weight": (3,)}
+            inputs = {key: one.new_full((batch, *sizes[key]), -1) for key, one in inputs.items()}
+        given = {key: one.requires_grad_(one.is_floating_point()) for key, one in inputs.items()}
+        u = given["u"].detach()
+        positions = u.shape[2:] if case.on_grid else u.shape[1:2]
+        for mask in (None, {"s": torch.ones((batch, *positions), dtype=torch.bool)}):
+            posterior = model.infer(**given, mask=mask, using=using)
+            assert posterior.mode["s"].shape == posterior.variance["s"].shape == u.shape
+            for one in (posterior.log_partition, posterior.entropy, posterior.log_prob(s=u)):
+                assert one.eq(0).all() and one.shape == (batch,)
+            assert posterior.sample(2)["s"].shape == (2, *u.shape)
+            assert [one.shape for one in posterior.conditionals(s=u)["s"]] == [u.shape, u.shape]
+            if using != "exact":
+                assert posterior.ask("log_partition").statistics["error"].eq(0).all()
+            torch.autograd.grad(posterior.mode["s"].sum() + posterior.log_partition.sum(), given["u"])
+            torch.autograd.grad(model.score(**given, s=u, mask=mask).sum(), given["u"])
+
+
+def test_partial_values_under_estimates_of_several_examples() -> None:
+    case = CASES["smooth edges"]
+    inputs = case.inputs(batch=3)
+    values = torch.randn_like(inputs["u"])
+    values[:, :, 0] = NAN
+    found = case.model().infer(**inputs, using="cg(probes: 100)").ask("log_prob", answer={"s": values})
+    wanted = case.model().infer(**inputs, using="exact").log_prob(s=values)
+    error = found.statistics["error"]
+    assert error.shape == (3,) and ((found.value - wanted).abs() <= 4.5 * error).all()
+
+
+def test_conditionals_of_observed_cells_are_what_was_observed() -> None:
+    case = CASES["potts and edges"]
+    inputs = case.inputs()
+    values = torch.randn_like(inputs["u"])
+    seen = torch.where(torch.rand(values.shape, generator=torch.Generator().manual_seed(3)) < 0.4, values, NAN)
+    model = case.model()
+    mean, variance = model.infer(**inputs, using="exact", evidence={"s": seen}).conditionals(s=values)["s"]
+    free, spread = model.infer(**inputs, using="exact").conditionals(s=values)["s"]
+    assert torch.equal(mean, torch.where(seen.isnan(), free, seen))
+    assert torch.equal(variance, torch.where(seen.isnan(), spread, 0))
 
 
 def test_wrong_values_name_the_declaration() -> None:

@@ -48,6 +48,17 @@ def written(model, **arguments):
     return cells, stream.getvalue()
 
 
+def test_scores_of_millions_are_written_and_read_exactly():
+    model = em.compile(CHAIN, seed=0).double()
+    scores = [[3e6, -4e6, 7e8], [-5e9, 1e15, -2e15], [701.5, -1e12, float("-inf")]]
+    _, text = written(model, u=torch.tensor([scores], dtype=torch.float64))
+    again = em.interop.read_uai(io.StringIO(text))
+    found = sorted(again.state_dict()["u3"].flatten().tolist())
+    assert found[-1] == 1e15 and {3e6, -4e6, -2e15, 701.5, -1e12} <= set(found)
+    with pytest.raises(em.EnergyError, match="a score of 1e\\+30 has no weight"):
+        written(model, u=torch.full((1, 2, 3), 1e30, dtype=torch.float64))
+
+
 @given(factor_graphs())
 def test_what_was_read_is_written_and_read_exactly(graph):
     model = em.interop.read_uai(io.StringIO(graph.uai()))
