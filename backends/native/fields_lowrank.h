@@ -27,9 +27,10 @@ template <class T> INLINE void copy_panel(const T* from, int64_t stride, int64_t
     }
 }
 
-// out[r] = sum over j of factors[j, r] rows[j] for R rows out of a panel; `add`: on top of what is there.
-template <class T, int R>
-INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead) {
+// out[r] = sum over j of factors[j, r] rows[j] for R rows out of a panel; `add`: on top of what is there.  Where a copy is
+// wanted, the rows go there on the way, which costs little beside the products.
+template <class T, int R, bool COPY>
+INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead, T* copy) {
     constexpr int lanes = Lanes<T>::count;
     for (int64_t n = 0; n < width; n += STEP<T>) {
         ahead.ask();
@@ -38,6 +39,10 @@ INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t w
             for (int k = 0; k < 2; ++k) total[r][k] = add ? load<T>(out + r * stride + n + k * lanes) : V<T>{};
         for (int64_t j = 0; j < count; ++j) {
             const V<T> first = load<T>(rows[j] + n), second = load<T>(rows[j] + n + lanes);
+            if constexpr (COPY) {
+                store<T>(copy + j * PITCH<T> + n, first);
+                store<T>(copy + j * PITCH<T> + n + lanes, second);
+            }
             for (int r = 0; r < R; ++r) {
                 const V<T> factor = all<T>(factors[j][r]);
                 total[r][0] += factor * first;
@@ -50,21 +55,32 @@ INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t w
 }
 
 // The same for any number of rows, a few at a time, about equally many: few would wait for their own sums.  `width` is a multiple of STEP.
+// A copy is made by the first of them, and read by the others.
 constexpr int64_t TOGETHER = 6;
-template <class T>
-INLINE void combine(Rows<T> factors, int64_t outs, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead) {
-    for (int64_t r = 0, sweeps = (outs + TOGETHER - 1) / TOGETHER, now; r < outs; r += now, --sweeps) {
+template <class T, bool COPY> INLINE void
+combine_some(int64_t outs, Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead, T* copy) {
+    switch (outs) {
+        case 1: return combine_rows<T, 1, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
+        case 2: return combine_rows<T, 2, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
+        case 3: return combine_rows<T, 3, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
+        case 4: return combine_rows<T, 4, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
+        case 5: return combine_rows<T, 5, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
+        default: return combine_rows<T, TOGETHER, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
+    }
+}
+template <class T, bool COPY = false>
+INLINE void combine(Rows<T> factors, int64_t outs, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead,
+                    T* copy = nullptr) {
+    int64_t r = 0, sweeps = (outs + TOGETHER - 1) / TOGETHER;
+    if constexpr (COPY) {
+        r = (outs + sweeps - 1) / sweeps;
+        --sweeps;
+        combine_some<T, true>(r, factors, rows, count, width, out, stride, add, ahead, copy);
+        rows = {copy, PITCH<T>};
+    }
+    for (int64_t now; r < outs; r += now, --sweeps) {
         now = (outs - r + sweeps - 1) / sweeps;
-        const Rows<T> left{factors.data + r, factors.stride};
-        T* here = out + r * stride;
-        switch (now) {
-            case 1: combine_rows<T, 1>(left, rows, count, width, here, stride, add, ahead); break;
-            case 2: combine_rows<T, 2>(left, rows, count, width, here, stride, add, ahead); break;
-            case 3: combine_rows<T, 3>(left, rows, count, width, here, stride, add, ahead); break;
-            case 4: combine_rows<T, 4>(left, rows, count, width, here, stride, add, ahead); break;
-            case 5: combine_rows<T, 5>(left, rows, count, width, here, stride, add, ahead); break;
-            default: combine_rows<T, TOGETHER>(left, rows, count, width, here, stride, add, ahead);
-        }
+        combine_some<T, false>(now, {factors.data + r, factors.stride}, rows, count, width, out + r * stride, stride, add, ahead, copy);
     }
 }
 
@@ -104,20 +120,36 @@ template <class T> struct Coupled {
     INLINE Rows<T> vectors_from(int64_t n) const { return {vectors.data + n, vectors.stride}; }
 };
 
-// Products of the vectors with each other (upper half, into `gram`) and with the fields on some columns.
-template <class T> INLINE void measure(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* gram, double* products) {
-    const int64_t rank = given.rank, stride = padded(rank);
-    const Rows<T> vectors{room, PITCH<T>};
+// Fields that are copied in front of the vectors, so that products with them are a part of those of vectors with each other.
+constexpr int64_t JOINED = 4;
+template <class T> int64_t measure_room(int64_t rank) { return (rank + JOINED) * PITCH<T>; }
+
+// Products of the vectors with the fields on some columns, into rows of `sums`, and with each other (upper half), into the rows behind them.
+// The first products of vectors with others copy them to the panel.
+template <class T> INLINE void measure(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* sums) {
+    const int64_t rank = given.rank, stride = padded(rank), joined = std::min(given.rows, JOINED), apart = given.rows - joined;
+    T* const copies = room + joined * PITCH<T>;
+    const Rows<T> panel{room, PITCH<T>}, vectors{copies, PITCH<T>};
     for (int64_t n = from; n < to; n += PANEL<T>) {
-        const int64_t width = std::min(PANEL<T>, to - n);
-        copy_panel<T>(given.vectors.data + n, given.vectors.stride, rank, width, room);
+        const int64_t width = std::min(PANEL<T>, to - n), filled = round_up(width, STEP<T>);
+        const Rows<T> source = given.vectors_from(n), fields{given.fields.data + n, given.fields.stride};
+        const Triangle<T> all{vectors, panel, rank, joined, filled, sums + apart * stride, stride};
         Ahead ahead(given.vectors_from(n + width), rank, std::min(PANEL<T>, to - n - width), tiles_of_triangle(rank));
-        add_triangle<T>(vectors, vectors, rank, round_up(width, STEP<T>), gram, stride, &ahead);
-        add_products<T>(vectors, rank, {given.fields.data + n, given.fields.stride}, given.rows, width, products, stride);
+        copy_panel<T>(fields[apart], fields.stride, joined, width, room);
+        for (int64_t i = 0; i < rank; i += LEFT) {
+            const int64_t high = std::min<int64_t>(LEFT, rank - i);
+            const bool at_once = joined + i >= RIGHT && high == LEFT && filled == width;
+            if (at_once)
+                dots<T, LEFT, RIGHT, true>({source[i], source.stride}, panel, width, all.out + i, stride, {copies + i * PITCH<T>, PITCH<T>});
+            else
+                copy_panel<T>(source[i], source.stride, high, width, copies + i * PITCH<T>);
+            all.add(i, at_once ? RIGHT : 0, [&]() __attribute__((always_inline)) { ahead.ask(); });
+            add_products<T>({vectors[i], PITCH<T>}, high, fields, apart, width, sums + i, stride);
+        }
     }
 }
 
-// The latter alone, a few vectors at a time from end to end: memory is read in its order.
+// The former alone, a few vectors at a time from end to end: memory is read in its order.
 template <class T> INLINE void measure_fields(const Coupled<T>& given, int64_t from, int64_t to, double* products) {
     for (int64_t i = 0; i < given.rank; i += LEFT)
         for (int64_t n = from; n < to; n += PANEL<T>)
@@ -213,7 +245,7 @@ template <class T> INLINE double finish_adjoint(const Slope<T>& to_do, int64_t n
 // The adjoint on some columns, the gradient of the vectors there, and the sum of adjoint times solution.
 template <class T> INLINE double slope(const Slope<T>& to_do, int64_t from, int64_t to, T* room) {
     const Coupled<T>& given = to_do.given;
-    const int64_t rank = given.rank, rows = given.rows, count = to_do.extra + 2 * rows;
+    const int64_t rank = given.rank, rows = given.rows, count = to_do.extra + 2 * rows, stride = given.vectors.stride;
     const int64_t made = to_do.extra == rank ? 0 : to_do.extra;
     const int64_t sweeps = (made + rows + TOGETHER - 1) / TOGETHER + (to_do.vectors ? (rank + TOGETHER - 1) / TOGETHER : 0);
     // Rows that are combined lie side by side: those made, adjoint, solution; or adjoint, solution, vectors.
@@ -222,21 +254,26 @@ template <class T> INLINE double slope(const Slope<T>& to_do, int64_t from, int6
     double total = 0;
     for (int64_t n = from; n < to; n += PANEL<T>) {
         const int64_t width = std::min(PANEL<T>, to - n), filled = round_up(width, STEP<T>);
-        copy_panel<T>(given.vectors.data + n, given.vectors.stride, rank, width, vectors);
+        const bool whole = filled == width;
         copy_panel<T>(to_do.solution + n, given.fields.stride, rows, width, solution);
         Ahead ahead(given.vectors_from(n + width), rank, std::min(PANEL<T>, to - n - width), sweeps * filled / STEP<T>);
-        combine<T>(to_do.makers, made + rows, {vectors, PITCH<T>}, rank, filled, first, PITCH<T>, false, ahead);
+        if (whole) {
+            combine<T, true>(to_do.makers, made + rows, given.vectors_from(n), rank, width, first, PITCH<T>, false, ahead, vectors);
+        } else {
+            copy_panel<T>(given.vectors.data + n, stride, rank, width, vectors);
+            combine<T>(to_do.makers, made + rows, {vectors, PITCH<T>}, rank, filled, first, PITCH<T>, false, ahead);
+        }
         total += finish_adjoint<T>(to_do, n, width, adjoint, solution);
         if (!to_do.vectors) continue;
         T* target = to_do.vectors + n;
-        if (filled == width) {
-            combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, given.vectors.stride, to_do.add, ahead);
+        if (whole) {
+            combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, stride, to_do.add, ahead);
             continue;
         }
         combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, filled, out, PITCH<T>, false, ahead);
         for (int64_t i = 0; i < rank; ++i)
             for (int64_t k = 0; k < width; ++k) {
-                T& here = target[i * given.vectors.stride + k];
+                T& here = target[i * stride + k];
                 here = (to_do.add ? here : T{}) + out[i * PITCH<T> + k];
             }
     }
@@ -247,8 +284,8 @@ template <class T> struct Passes;
 
 // The entry points, cloned for each instruction set by the compiler.
 #define PASSES_OF(T, NAME)                                                                                                                   \
-    DISPATCH void measure_##NAME(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* gram, double* products) {             \
-        measure<T>(given, from, to, room, gram, products);                                                                                  \
+    DISPATCH void measure_##NAME(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* sums) {                               \
+        measure<T>(given, from, to, room, sums);                                                                                  \
     }                                                                                                                                        \
     DISPATCH void measure_fields_##NAME(const Coupled<T>& given, int64_t from, int64_t to, double* products) {                              \
         measure_fields<T>(given, from, to, products);                                                                                       \

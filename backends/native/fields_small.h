@@ -57,10 +57,17 @@ class Ahead {
     int64_t stride_, lines_, rows_, each_, line_ = 0;
 };
 
-// The products of I rows with J rows, by the latter: twelve accumulators at most, which every instruction set has registers for.
+// The products of I rows with J rows, by the latter: twelve accumulators at most, which every instruction set has registers for.  Where a
+// `copy` is given, the I rows are copied there on the way, which costs nothing beside the products; their length is whole vectors then.
 constexpr int LEFT = 4, RIGHT = 3;
 
-template <class T, int I, int J> INLINE void dots(Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
+template <class T> struct Copied {
+    T* data = nullptr;
+    int64_t stride = 0;
+};
+
+template <class T, int I, int J, bool COPY = false>
+INLINE void dots(Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride, Copied<T> copy = {}) {
     constexpr int lanes = Lanes<T>::count;
     V<T> total[J][LEFT];
     for (int j = 0; j < J; ++j)
@@ -69,6 +76,8 @@ template <class T, int I, int J> INLINE void dots(Rows<T> x, Rows<T> y, int64_t 
     for (; n + lanes <= length; n += lanes) {
         V<T> left[I];
         for (int i = 0; i < I; ++i) left[i] = load<T>(x[i] + n);
+        if constexpr (COPY)
+            for (int i = 0; i < I; ++i) store<T>(copy.data + i * copy.stride + n, left[i]);
         for (int j = 0; j < J; ++j) {
             const V<T> right = load<T>(y[j] + n);
             for (int i = 0; i < I; ++i) total[j][i] += left[i] * right;
@@ -78,6 +87,23 @@ template <class T, int I, int J> INLINE void dots(Rows<T> x, Rows<T> y, int64_t 
     for (; n < length; ++n)
         for (int j = 0; j < J; ++j)
             for (int i = 0; i < I; ++i) out[j * stride + i] += static_cast<double>(x[i][n] * y[j][n]);
+}
+
+// The products of four rows with those among them that do not come later: out[j, i] for j <= i.  Of whole vectors.
+template <class T> INLINE void dots_within(Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
+    constexpr int lanes = Lanes<T>::count;
+    V<T> total[LEFT][LEFT];
+    for (int j = 0; j < LEFT; ++j)
+        for (int i = 0; i < LEFT; ++i) total[j][i] = V<T>{};
+    for (int64_t n = 0; n < length; n += lanes) {
+        V<T> left[LEFT];
+        for (int i = 0; i < LEFT; ++i) left[i] = load<T>(x[i] + n);
+        for (int j = 0; j < LEFT; ++j) {
+            const V<T> right = load<T>(y[j] + n);
+            for (int i = j; i < LEFT; ++i) total[j][i] += left[i] * right;
+        }
+    }
+    for (int j = 0; j < LEFT; ++j) store<double>(out + j * stride, load<double>(out + j * stride) + four_sums(total[j]));
 }
 
 template <class T, int I> INLINE void dots_of(int count, Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
@@ -98,21 +124,31 @@ template <class T> INLINE void tile(int rows, int columns, Rows<T> x, Rows<T> y,
     }
 }
 
-// About how many tiles `add_triangle` works through.
+// About how many tiles a triangle has.
 inline int64_t tiles_of_triangle(int64_t rows) { return std::max<int64_t>(1, rows * rows / (2 * LEFT * RIGHT)); }
 
-// out[j, i] += x[i] . y[j] for all j <= i; some of the others are written too.
-template <class T>
-INLINE void add_triangle(Rows<T> x, Rows<T> y, int64_t rows, int64_t length, double* out, int64_t stride, Ahead* ahead = nullptr) {
-    for (int64_t i = 0; i < rows; i += LEFT) {
-        const int64_t high = std::min<int64_t>(LEFT, rows - i), end = i + high;
-        for (int64_t j = 0, wide; j < end; j += wide) {
-            if (ahead) ahead->ask();
-            wide = end - j == RIGHT + 1 ? 2 : std::min<int64_t>(RIGHT, end - j);  // one row alone would wait for its own sums
+// out[j, i] += x[i] . y[j] for LEFT rows i, or fewer at the end, and all j <= before + i but those that are done; some of the others are
+// written too.  `each` is called before each tile.
+template <class T> struct Triangle {
+    Rows<T> x, y;
+    int64_t rows, before, length;
+    double* out;
+    int64_t stride;
+
+    template <class Each> INLINE void add(int64_t i, int64_t done, Each each) const {
+        const int64_t high = std::min<int64_t>(LEFT, rows - i);
+        const bool within = high == LEFT && length % Lanes<T>::count == 0;
+        const int64_t until = before + i + (within ? 0 : high);
+        for (int64_t j = done, wide; j < until; j += wide) {
+            each();
+            wide = until - j == RIGHT + 1 ? 2 : std::min<int64_t>(RIGHT, until - j);  // one row alone would wait for its own sums
             tile<T>(high, wide, {x[i], x.stride}, {y[j], y.stride}, length, out + j * stride + i, stride);
         }
+        if (!within) return;
+        each();
+        dots_within<T>({x[i], x.stride}, {y[until], y.stride}, length, out + until * stride + i, stride);
     }
-}
+};
 
 // out[j, i] += x[i] . y[j] for all rows of both: products of fields y with vectors x, by field.
 template <class T> INLINE void add_products(Rows<T> x, int64_t rows, Rows<T> y, int64_t fields, int64_t length, double* out, int64_t stride) {
@@ -123,19 +159,68 @@ template <class T> INLINE void add_products(Rows<T> x, int64_t rows, Rows<T> y, 
         }
 }
 
-// The lower half of a symmetric matrix, from the upper one.
-INLINE void mirror(double* matrix, int64_t size) {
-    const int64_t stride = padded(size);
-    for (int64_t i = 0; i < size; ++i)
-        for (int64_t j = 0; j < i; ++j) matrix[i * stride + j] = matrix[j * stride + i];
+// Four rows of four numbers, turned.
+INLINE void transpose(V<double>* v) {
+    typedef int64_t M __attribute__((vector_size(32)));
+    const M even{0, 4, 2, 6}, odd{1, 5, 3, 7}, low{0, 1, 4, 5}, high{2, 3, 6, 7};
+    const V<double> a = __builtin_shuffle(v[0], v[1], even), b = __builtin_shuffle(v[0], v[1], odd);
+    const V<double> c = __builtin_shuffle(v[2], v[3], even), d = __builtin_shuffle(v[2], v[3], odd);
+    v[0] = __builtin_shuffle(a, c, low), v[1] = __builtin_shuffle(b, d, low);
+    v[2] = __builtin_shuffle(a, c, high), v[3] = __builtin_shuffle(b, d, high);
 }
 
-// The product of two symmetric matrices that commute, which is symmetric too.
+// The lower half of a symmetric matrix, from the upper one, by blocks.
+INLINE void mirror(double* matrix, int64_t size) {
+    constexpr int64_t block = Lanes<double>::count;
+    const int64_t stride = padded(size), whole = size / block * block;
+    for (int64_t i = 0; i < whole; i += block)
+        for (int64_t j = 0; j < i; j += block) {
+            V<double> v[block];
+            for (int64_t k = 0; k < block; ++k) v[k] = load<double>(matrix + (j + k) * stride + i);
+            transpose(v);
+            for (int64_t k = 0; k < block; ++k) store<double>(matrix + (i + k) * stride + j, v[k]);
+        }
+    for (int64_t i = 0; i < size; ++i)
+        for (int64_t j = i < whole ? i / block * block : 0; j < i; ++j) matrix[i * stride + j] = matrix[j * stride + i];
+}
+
+// Columns [from, from + 4 C) of R rows of a product: out[r] = sum over k of x[k, r] y[k].
+template <int R, int C> INLINE void product_tile(const double* x, const double* y, int64_t size, int64_t stride, double* out) {
+    constexpr int64_t lanes = Lanes<double>::count;
+    V<double> total[R][C] = {};
+    for (int64_t k = 0; k < size; ++k) {
+        V<double> right[C];
+        for (int c = 0; c < C; ++c) right[c] = load<double>(y + k * stride + c * lanes);
+        for (int r = 0; r < R; ++r) {
+            const V<double> left = all<double>(x[k * stride + r]);
+            for (int c = 0; c < C; ++c) total[r][c] += left * right[c];
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c) store<double>(out + r * stride + c * lanes, total[r][c]);
+}
+
+// The product of two symmetric matrices that commute, which is symmetric too: its upper half, and that mirrored.
 DISPATCH void symmetric_product(const double* x, const double* y, int64_t size, double* out) {
+    constexpr int64_t lanes = Lanes<double>::count;
     const int64_t stride = padded(size);
-    std::fill(out, out + size * stride, 0.0);
-    add_triangle<double>({x, stride}, {y, stride}, size, stride, out, stride);
-    for (int64_t i = 0; i < size; ++i) std::fill(out + i * stride + size, out + (i + 1) * stride, 0.0);
+    for (int64_t i = 0; i < size; i += LEFT) {
+        int64_t j = i, vectors = (stride - i) / lanes;
+        for (int64_t wide; vectors; vectors -= wide, j += wide * lanes) {
+            wide = vectors == 4 ? 2 : std::min<int64_t>(3, vectors);
+            const double *left = x + i, *right = y + j;
+            double* to = out + i * stride + j;
+            if (size - i < LEFT)  // the last few rows
+                for (int64_t r = 0; r < size - i; ++r)
+                    for (int64_t c = 0; c < wide; ++c) product_tile<1, 1>(left + r, right + c * lanes, size, stride, to + r * stride + c * lanes);
+            else if (wide == 3)
+                product_tile<4, 3>(left, right, size, stride, to);
+            else if (wide == 2)
+                product_tile<4, 2>(left, right, size, stride, to);
+            else
+                product_tile<4, 1>(left, right, size, stride, to);
+        }
+    }
     mirror(out, size);
 }
 
@@ -174,22 +259,39 @@ DISPATCH bool factorise(const double* gram, double weight, int64_t size, double*
     return true;
 }
 
-// v becomes (UᵀU)⁻¹ v.
+// v becomes (UᵀU)⁻¹ v; it has `padded(size)` numbers, those behind the last one zero.  Four unknowns at a time, the others by whole vectors.
 DISPATCH void substitute(const double* factor, int64_t size, double* __restrict v) {
+    constexpr int64_t block = Lanes<double>::count;
     const int64_t stride = padded(size);
-    for (int64_t k = 0; k < size; ++k) {
-        const double* row = factor + k * stride;
-        const double found = v[k] /= row[k];
-        for (int64_t j = k + 1; j < size; ++j) v[j] -= found * row[j];
+    for (int64_t first = 0; first < size; first += block) {
+        const int64_t end = std::min(size, first + block);
+        const double* __restrict rows = factor + first * stride;
+        V<double> found[block] = {};
+        for (int64_t k = first; k < end; ++k) {
+            const double* __restrict row = factor + k * stride;
+            v[k] /= row[k];
+            for (int64_t j = k + 1; j < end; ++j) v[j] -= v[k] * row[j];
+            found[k - first] = all<double>(v[k]);
+        }
+        if (end < first + block) break;
+        for (int64_t j = end; j < stride; j += block)
+            store<double>(v + j, load<double>(v + j) -
+                                     ((found[0] * load<double>(rows + j) + found[1] * load<double>(rows + stride + j)) +
+                                      (found[2] * load<double>(rows + 2 * stride + j) + found[3] * load<double>(rows + 3 * stride + j))));
     }
-    for (int64_t k = size; k-- > 0;) {
-        const double* row = factor + k * stride;
-        V<double> sum{};
-        double rest = 0;
-        int64_t j = k + 1;
-        for (; j + 4 <= size; j += 4) sum += load<double>(row + j) * load<double>(v + j);
-        for (; j < size; ++j) rest += row[j] * v[j];
-        v[k] = (v[k] - rest - horizontal_sum<double>(sum)) / row[k];
+    for (int64_t first = (size - 1) / block * block; first >= 0; first -= block) {
+        const int64_t end = std::min(size, first + block);
+        const double* __restrict rows = factor + first * stride;
+        V<double> sums[block] = {};
+        for (int64_t j = first + block; j < stride; j += block)
+            for (int64_t k = 0; k < block; ++k) sums[k] += load<double>(rows + k * stride + j) * load<double>(v + j);
+        const V<double> known = four_sums(sums);
+        for (int64_t k = end; k-- > first;) {
+            const double* __restrict row = factor + k * stride;
+            double left = v[k] - known[k - first];
+            for (int64_t j = k + 1; j < end; ++j) left -= row[j] * v[j];
+            v[k] = left / row[k];
+        }
     }
 }
 
@@ -232,22 +334,36 @@ DISPATCH double eighth_norm(const double* matrix, int64_t size, double* __restri
     return norm * std::pow(sum_of_squares(fourth, count), 0.125);
 }
 
-// (matrix / norm)⁷, the gradient of that norm, from the powers that it left; `room` for one more matrix.
-DISPATCH void seventh_power(const double* matrix, double norm, const double* second, const double* fourth, int64_t size, double* __restrict out,
-                            double* __restrict room) {
+// The third power of matrix / norm times what the fourth power lacks to be that of matrix / norm, from the powers that `eighth_norm` left:
+// the product of the two is (matrix / norm)⁷, the gradient of that norm.  `room` for one more matrix.
+DISPATCH void third_power(const double* matrix, double norm, const double* second, int64_t size, double* __restrict out, double* __restrict room) {
     const int64_t count = size * padded(size);
     const double root = std::sqrt(sum_of_squares(matrix, count)), scale = std::pow(root / norm, 7) / root;
-    for (int64_t i = 0; i < count; ++i) out[i] = matrix[i] * scale;
-    symmetric_product(second, out, size, room);
-    symmetric_product(room, fourth, size, out);
+    for (int64_t i = 0; i < count; ++i) room[i] = matrix[i] * scale;
+    symmetric_product(second, room, size, out);
 }
 
-// L [rank, K], LᵀL near a positive semidefinite matrix, by Cholesky with pivots: what is left has a trace below `part` of it.
+// Columns of one row of a product.
+template <int C> INLINE void row_of_product(const double* factors, const double* y, int64_t size, int64_t stride, double* out) {
+    constexpr int64_t lanes = Lanes<double>::count;
+    V<double> total[C] = {};
+    for (int64_t k = 0; k < size; ++k)
+        for (int c = 0; c < C; ++c) total[c] += all<double>(factors[k]) * load<double>(y + k * stride + c * lanes);
+    for (int c = 0; c < C; ++c) store<double>(out + c * lanes, total[c]);
+}
+
+// L [rank, K], LᵀL near a positive semidefinite matrix, by Cholesky with pivots: what is left has a trace below `part` of it.  The matrix is
+// the product of two symmetric ones that commute, of which only the diagonal and the rows of pivots are made.
 // The rank, or -1 where it would be more than `most`.  Spoils `diagonal`, room for K numbers.
-DISPATCH int64_t low_rank_factor(const double* matrix, int64_t size, double part, int64_t most, double* out, double* diagonal) {
+DISPATCH int64_t low_rank_factor(const double* x, const double* y, int64_t size, double part, int64_t most, double* out, double* diagonal) {
+    constexpr int64_t lanes = Lanes<double>::count;
     const int64_t stride = padded(size);
     double trace = 0;
-    for (int64_t i = 0; i < size; ++i) trace += diagonal[i] = matrix[i * stride + i];
+    for (int64_t i = 0; i < size; ++i) {
+        V<double> sum{};
+        for (int64_t k = 0; k < stride; k += lanes) sum += load<double>(x + i * stride + k) * load<double>(y + i * stride + k);
+        trace += diagonal[i] = horizontal_sum<double>(sum);
+    }
     const double enough = part * trace;
     for (int64_t rank = 0; rank <= most; ++rank) {
         double left = 0;
@@ -259,14 +375,17 @@ DISPATCH int64_t low_rank_factor(const double* matrix, int64_t size, double part
         if (left <= enough || !(diagonal[pivot] > 0)) return rank;
         if (rank == most) break;
         double* __restrict row = out + rank * stride;
-        std::copy(matrix + pivot * stride, matrix + (pivot + 1) * stride, row);
+        const double* __restrict factors = x + pivot * stride;
+        int64_t j = 0;
+        for (; j + 4 * lanes <= stride; j += 4 * lanes) row_of_product<4>(factors, y + j, size, stride, row + j);
+        for (; j < stride; j += lanes) row_of_product<1>(factors, y + j, size, stride, row + j);
         for (int64_t before = 0; before < rank; ++before) {
             const double* __restrict other = out + before * stride;
             const double factor = other[pivot];
-            for (int64_t j = 0; j < stride; ++j) row[j] -= factor * other[j];
+            for (int64_t k = 0; k < stride; ++k) row[k] -= factor * other[k];
         }
         const double inverse = 1 / std::sqrt(diagonal[pivot]);
-        for (int64_t j = 0; j < stride; ++j) row[j] *= inverse;
+        for (int64_t k = 0; k < stride; ++k) row[k] *= inverse;
         for (int64_t i = 0; i < size; ++i) diagonal[i] -= row[i] * row[i];
         diagonal[pivot] = 0;
     }

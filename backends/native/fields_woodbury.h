@@ -84,12 +84,16 @@ template <class T> void apply_inverse(const LowRank<T>& batch, const Capacities&
         for (int64_t k = 0; k < batch.rank; ++k) mean[k] += rows[c * pitch + k] / static_cast<double>(channels);
     const double of_mean = kept.strength() * (batch.within + (static_cast<double>(channels) - 1) * batch.across);
     const double of_differences = kept.strength() * (batch.within - batch.across);
-    if (channels > 1)
-        for (int64_t c = 0; c < channels; ++c) {
+    if (channels > 1) {
+        double* last = rows + (channels - 1) * pitch;  // differences from the mean add up to zero, and so do their solutions
+        std::fill(last, last + pitch, 0.0);
+        for (int64_t c = 0; c + 1 < channels; ++c) {
             double* row = rows + c * pitch;
             for (int64_t k = 0; k < batch.rank; ++k) row[k] -= mean[k];
             substitute(kept.differences(), batch.rank, row);
+            for (int64_t k = 0; k < batch.rank; ++k) last[k] -= row[k];
         }
+    }
     substitute(kept.mean(), batch.rank, mean.data());
     for (int64_t c = 0; c < channels; ++c)
         for (int64_t k = 0; k < batch.rank; ++k)
@@ -176,15 +180,19 @@ template <class T> struct Shares {
     }
 };
 
-// Memory for each of some threads.
+// Memory for each of some threads, from the beginning of a line of the cache: a vector that crosses two of them takes twice as long to read.
 template <class T> class Rooms {
   public:
-    Rooms(int64_t count, int64_t size) : size_(round_up(size, 16)), all_(count * size_) {}
-    T* operator[](int64_t thread) const { return all_.data + thread * size_; }
+    Rooms(int64_t count, int64_t size) : size_(round_up(size, LINE)), all_(count * size_ + LINE) {
+        first_ = reinterpret_cast<T*>(round_up(reinterpret_cast<intptr_t>(all_.data), LINE * sizeof(T)));
+    }
+    T* operator[](int64_t thread) const { return first_ + thread * size_; }
 
   private:
+    static constexpr int64_t LINE = 64 / sizeof(T);
     int64_t size_;
     Buffer<T> all_;
+    T* first_;
 };
 
 // Products over all columns, added up in the order of their parts.
@@ -197,17 +205,16 @@ void measure_all(const Shares<T>& shares, const Coupled<T>& given, int64_t own, 
         double* mine = sums + part * size;
         const int64_t from = shares.parts.from(part), to = shares.parts.to(part);
         if (gram)
-            Passes<T>::measure(given, from, to, rooms[thread], mine, mine + matrix);
+            Passes<T>::measure(given, from, to, rooms[thread], mine);
         else
             Passes<T>::measure_fields(given, from, to, mine);
     });
     for (int64_t part = 1; part < shares.parts.count; ++part)
         for (int64_t i = 0; i < size; ++i) sums[i] += sums[part * size + i];
-    if (gram) {
-        std::copy(sums, sums + matrix, gram);
-        mirror(gram, given.rank);
-    }
-    std::copy(sums + matrix, sums + size, products);
+    std::copy(sums, sums + rows, products);
+    if (!gram) return;
+    std::copy(sums + rows, sums + size, gram);
+    mirror(gram, given.rank);
 }
 
 // Where the answers go.
@@ -225,7 +232,8 @@ template <class T> double woodbury_forward(const LowRank<T>& batch, const T* rhs
     const Shares<T> shares(batch);
     const int64_t rank = batch.rank, pitch = batch.pitch(), field = batch.channels * batch.positions, keeps = Capacities::size(rank, batch.channels);
     const int64_t together = batch.of_group(), rows = together * batch.channels * pitch;
-    const Rooms<T> rooms(shares.all(), (rank + batch.channels) * PITCH<T> + batch.channels * rank);
+    const int64_t passes = std::max(measure_room<T>(rank), batch.channels * PITCH<T>);
+    const Rooms<T> rooms(shares.all(), passes + batch.channels * rank);
     const Rooms<double> sums(shares.outer, shares.parts.count * (rank * pitch + rows) + rows);
     std::vector<uint8_t> fine(batch.examples, 1);
     in_large_pages(x, batch.examples * field * sizeof(T));
@@ -246,7 +254,7 @@ template <class T> double woodbury_forward(const LowRank<T>& batch, const T* rhs
                 std::fill(out, out + field, std::numeric_limits<T>::quiet_NaN());
                 continue;
             }
-            T* inner = rooms[own] + (rank + batch.channels) * PITCH<T>;
+            T* inner = rooms[own] + passes;
             solve_small<T>(batch, mine, products + e * batch.channels * pitch, inner, mine.seen());
             const Inverse<T> by{static_cast<T>(1 / mine.ridge()), batch.present ? batch.present + example * batch.positions : nullptr};
             const Coupled<T> given = batch.coupled(group, rhs + example * field, 1);
@@ -293,11 +301,13 @@ template <class T> std::vector<double> mixed(const LowRank<T>& batch, const doub
 // Rows [extra, padded] behind the share of the bound, (G / norm)⁷ A: a factor of the matrix where few rows make it up to rounding, or all of it.
 template <class T> std::vector<double> bound_rows(const LowRank<T>& batch, const Capacities& kept, int64_t& extra) {
     const int64_t rank = batch.rank, pitch = batch.pitch(), matrix = rank * pitch;
-    std::vector<double> power(matrix), rows(matrix), diagonal(pitch);
-    seventh_power(kept.gram(), kept.norm(), kept.second(), kept.fourth(), rank, power.data(), rows.data());
-    const int64_t found = low_rank_factor(power.data(), rank, 4 * std::numeric_limits<T>::epsilon(), rank / 2, rows.data(), diagonal.data());
+    std::vector<double> third(matrix), rows(matrix), diagonal(pitch);
+    third_power(kept.gram(), kept.norm(), kept.second(), rank, third.data(), rows.data());
+    const int64_t found =
+        low_rank_factor(kept.fourth(), third.data(), rank, 4 * std::numeric_limits<T>::epsilon(), rank / 2, rows.data(), diagonal.data());
     extra = found < 0 ? rank : found;
-    return found < 0 ? power : rows;
+    if (found < 0) symmetric_product(third.data(), kept.fourth(), rank, rows.data());
+    return rows;
 }
 
 // What one example's gradient is made of.  inner [channels, K] makes the adjoint; `seen` are the products of the adjoint with A; the share of

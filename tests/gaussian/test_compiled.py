@@ -32,6 +32,12 @@ CASES = {
     "each channel alone": (2, 3, 6, 40, {"bounded": False, "within": 1.0, "across": 0.0}),
     "several panels": (1, 2, 7, 1111, {}),
     "decaying": (1, 2, 24, 700, {"decaying": True}),
+    # panels without a rest are copied while the first products are made of them
+    "whole panels": (2, 2, 20, 1024, {}),
+    "whole panels, one label": (1, 1, 13, 512, {}),
+    "whole panels, many labels": (1, 7, 8, 512, {}),
+    "whole panels, shared vectors": (4, 3, 10, 512, {"shared": True}),
+    "whole panels, decaying": (2, 2, 50, 1024, {"decaying": True}),
 }
 
 
