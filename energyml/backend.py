@@ -130,6 +130,13 @@ class Problem:
         if self.state is None:  # a default of the class would be called for, which compiled code cannot
             self.state = _OUTSIDE
 
+    def afresh(self) -> Problem:
+        """The same batch for other parameters: what was computed from them is forgotten, what backends keep is not."""
+        env = self.env.afresh()
+        if env.batch.kept is None:
+            env.batch.kept = {}
+        return Problem(self.graph, self.terms, env, self.evidence, self.answers, self.start, self.state)
+
     def label_count(self, variable: str) -> int:
         """How many labels a variable's cells may take."""
         return self.answers.counts[variable]
@@ -233,6 +240,10 @@ class Session(ABC):
     @abstractmethod
     def ask(self, query: Query) -> Result:
         """Answer a query that the backend's card lists."""
+
+    def at_once(self, kind: str) -> Any:
+        """The value of a query without arguments, where there is a shorter way to it than `ask`; else `None`."""
+        return None
 
 
 class Backend(ABC):

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -278,8 +279,7 @@ class EnergyModel(nn.Module):
         **inputs: Tensor,
     ) -> Problem:
         """One batch as a backend gets it: checked tensors, bound terms, evidence; arguments as in `infer`."""
-        batch = self._maker.make(inputs, lengths, mask, self._reference(), evidence, self._buffers)
-        return self._problem(batch, self._evidence(evidence, batch))
+        return self._problem(*self._made(evidence, evidence, inputs, lengths, mask))
 
     def _posterior(
         self,
@@ -294,22 +294,28 @@ class EnergyModel(nn.Module):
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
         backend, verdict = self._backend(using)
-        reference = self._reference()
-
-        def made(known: Mapping[str, Tensor] | None, told: Mapping[str, Tensor] | None) -> tuple[Batch, Evidence]:
-            batch = self._maker.make(inputs, lengths, mask, reference, told, self._buffers)
-            return batch, self._evidence(known, batch)
-
         if inputs or lengths is not None or mask is not None or answer is not evidence:
-            problem = self._problem(*made(evidence, answer))
+            problem = self._problem(*self._made(evidence, answer, inputs, lengths, mask))
         else:
-            known = self._last_call.made(evidence or {}, self._buffers, reference, lambda copies: made(copies, copies))
+            known = self._last_call.made(evidence or {}, self._buffers, self._reference(), self._made)
             problem = self._problem(*known)
         if start:
             problem.start = self._answers.labels(start, problem.env.batch)
         if state is not None:
             problem.state = state
-        return Posterior(backend.open(problem), verdict, problem)
+        return Posterior(backend.open(problem), verdict, problem, backend)
+
+    def _made(
+        self,
+        evidence: Mapping[str, Tensor] | None,
+        answer: Mapping[str, Tensor] | None,
+        inputs: Mapping[str, Tensor] = MappingProxyType({}),
+        lengths: LengthsLike | None = None,
+        mask: MaskLike | None = None,
+    ) -> tuple[Batch, Evidence]:
+        """The batch of a call, whose sizes an answer may tell, and its evidence."""
+        batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
+        return batch, self._evidence(evidence, batch)
 
     def to_pyro(self, **arguments: Any) -> Any:
         """p(y | x) as a Pyro distribution, for use inside a larger Pyro program; arguments as in `infer`.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem, QueryRefused, Session
+from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.cards.card import Selection
+from energyml.diagnostics import EnergyError
 from energyml.plan.planner import Verdict
 from energyml.queries import QUERIES, Quality, Query
 from energyml.result import Assignment, Result
@@ -34,9 +35,20 @@ class Posterior:
     statistics.
     """
 
-    def __init__(self, session: Session, verdict: Verdict, problem: Problem) -> None:
-        self._session, self._verdict, self.problem = session, verdict, problem
+    def __init__(self, session: Session, verdict: Verdict, problem: Problem, backend: Backend | None = None) -> None:
+        self._session, self._verdict, self.problem, self._backend = session, verdict, problem, backend
         self._values: dict[tuple[str, bool], Any] = {}
+
+    def again(self) -> Posterior:
+        """The posterior of the same call under the parameters that the model has now.
+
+        Nothing is checked or planned again, so that this is the way to ask one question of many parameters: inputs,
+        lengths, masks and evidence are those that the call was given.  What this posterior has computed it keeps.
+        """
+        if self._backend is None:
+            raise EnergyError("what `model.infer` returned can be asked again, and this posterior was made otherwise")
+        problem = self.problem.afresh()
+        return Posterior(self._backend.open(problem), self._verdict, problem, self._backend)
 
     def ask(self, query: Query | str, **arguments: Any) -> Result:
         """Answer a query with its quality, status and statistics."""
@@ -116,7 +128,10 @@ class Posterior:
                 return self._values[kind, known]
         if kind not in self._verdict.answers:
             self.ask(kind)  # refuses, and says what can be asked
-        value = self._values[kind, tracked] = self._insisted(self._session.ask(_PLAIN[kind]))
+        value = self._session.at_once(kind)
+        if value is None:
+            value = self._insisted(self._session.ask(_PLAIN[kind]))
+        self._values[kind, tracked] = value
         return value
 
     def _insisted(self, result: Result) -> Any:

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# By their names: short calls ask often.
+_is_compiling, _transforms_active = torch.compiler.is_compiling, torch._C._are_functorch_transforms_active
+_forward = torch.autograd.forward_ad
+
 
 def followed() -> bool:
     """Whether a transform of `torch.func`, or forward differentiation, is under way; compiled code need not know."""
-    return not torch.compiler.is_compiling() and _transformed()
+    return not _is_compiling() and (_transforms_active() or _forward._current_level >= 0)
 
 
 def recorded() -> bool:
     """Whether derivatives may be taken that `requires_grad` does not tell of: in transforms, and in compiled code."""
-    return torch.compiler.is_compiling() or _transformed()
-
-
-def _transformed() -> bool:
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    return _is_compiling() or _transforms_active() or _forward._current_level >= 0
 
 
 def readable(tensor: Tensor) -> Tensor | None:

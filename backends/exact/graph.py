@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +24,9 @@ from energyml.backends.expectations import (
     tables_of,
 )
 from energyml.backends.logspace import difference
+from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
+from energyml.ir.graph import Graph
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
@@ -36,6 +40,9 @@ OUTSIDE = (
     "fullgraph=True, or give what holds for all calls to the model, as in `model.fix(edges=...)`"
 )
 
+# Queries that are answered from the parameters alone, where they are tables as they are.
+AT_ONCE = frozenset({"log_partition", "marginals"})
+
 
 class GraphSession(Session):
     """One batch of factor graphs.
@@ -46,16 +53,65 @@ class GraphSession(Session):
     """
 
     def __init__(self, problem: Problem, ground: Ground) -> None:
-        self.problem, self.ground, self.kernels = problem, ground, ground.kernels
-        self.graph, self.batch = problem.graph, problem.env.batch
-        self.sources, self.terms, self.latent = ground.sources, ground.terms, ground.latent
-        self.variables = ground.sources.variables
-        self._once = Remembered().once
+        self.problem, self.ground = problem, ground  # all else is read from these: many sessions answer one question
+
+    @property
+    def graph(self) -> Graph:
+        """The model."""
+        return self.problem.graph
+
+    @property
+    def batch(self) -> Batch:
+        """The examples."""
+        return self.problem.env.batch
+
+    @property
+    def sources(self) -> Sources:
+        """The tables of the batch."""
+        return self.ground.sources
+
+    @property
+    def terms(self) -> list[TableTerm]:
+        """The terms, each of which has a table."""
+        return self.ground.terms
+
+    @property
+    def kernels(self) -> bool:
+        """Whether native kernels may be used."""
+        return self.ground.kernels
+
+    @property
+    def latent(self) -> list[str]:
+        """The variables that are summed out."""
+        return self.ground.latent
+
+    @property
+    def variables(self) -> list[str]:
+        """All variables with labels."""
+        return self.ground.sources.variables
+
+    @cached_property
+    def _once(self) -> Callable[[str, Callable[[], Any]], Any]:
+        return Remembered().once
 
     @property
     def outputs(self) -> list[str]:
         """The variables that answers are about."""
         return [name for name in self.variables if name not in self.latent]
+
+    def at_once(self, kind: str) -> Any:
+        """Asked again, without gradients, log Z and marginals come from native code that reads the parameters."""
+        if kind not in AT_ONCE or torch.is_grad_enabled() or recorded() or self.problem.env.gains:
+            return None
+        asked, parameters = self.ground.asked, self.problem.env.module._parameters
+        if kind not in asked:
+            asked[kind] = None  # for the first time, and perhaps the last
+            return None
+        question = asked[kind]
+        if question is None:
+            tables = [self.table_of(term) for term in self.terms]
+            question = asked[kind] = self.ground.question(kind, tables, parameters) or False
+        return question.ask(parameters) if question else None
 
     def ask(self, query: Query) -> Result:
         """Answer any query of the card; where the structure is a constant of compiled code, that holds all of this."""
@@ -298,7 +354,7 @@ class GraphSession(Session):
         )
 
     def _ground(self, sources: Sources, evidence: Evidence) -> Ground:
-        return Ground(self.ground.plans, sources, evidence, self.kernels)
+        return Ground(self.ground.plans, sources, evidence, self.ground.kernels)
 
     # ---------------------------------------------------------------------------------------------------- best answers
 

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import prod
 from operator import mul
 from typing import TypeVar
 
@@ -36,7 +37,10 @@ class Plan:
 
     def code(self, tables: Tables) -> native.Encoded:
         """The program for the native kernel."""
-        shapes = tuple(None if table is None else tuple(table.shape[1:]) for table in tables)
+        return self.code_of(tuple(None if table is None else tuple(table.shape[1:]) for table in tables))
+
+    def code_of(self, shapes: tuple[tuple[int, ...] | None, ...]) -> native.Encoded:
+        """The same for tables of given shapes, without their batch axis."""
         found = self._codes.get(shapes)
         if found is None:
             found = self._codes[shapes] = native.encoded(self.program, self._layout(shapes))
@@ -49,7 +53,7 @@ class Plan:
             rank = len(domain)
             sizes = (1,) * (rank + arity) if shape is None else shape
             steps = (0,) * (rank + arity) if shape is None else _strides(shape)
-            tables.extend((arity, *steps[rank:], rank))
+            tables.extend((0 if shape is None else prod(shape), arity, *steps[rank:], rank))
             for axis, size in enumerate(domain):
                 tables.extend((size, 0 if sizes[axis] == 1 else steps[axis]))
         return native.Layout(self.structure.sources, self.structure.elements, tables, len(shapes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ class TreeSession(GraphSession):
     def __init__(self, problem: Problem, ground: Ground, forest: Forest) -> None:
         super().__init__(problem, ground)
         self.forest = forest
+
+    def at_once(self, kind: str) -> Any:
+        """Trees have kernels of their own."""
+        return None
 
     def _scores(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """[B, N, C] scores of the cells of all variables and [B or 1, E or 1, C, C] of edges."""

@@ -23,6 +23,10 @@ constexpr int64_t BLOCK = 512;  // doubles of a block: rows times lanes; larger 
 // A clique of so few entries is visited one by one; so many tables and cells of the message it may have.
 constexpr int64_t SMALL = 16, MOST_INPUTS = 32, MOST_KEPT = 8;
 
+// In exp space: chunks of eight entries that the clique of a step may have that is laid out as pieces; powers of two that the entries of a
+// message stay below, and those of the inputs of a step together; factors in a message that has to be normalised.
+constexpr int64_t MOST_CHUNKS = 16, LARGE_BITS = 24, MOST_BITS = 60, MANY_FACTORS = 24;
+
 // Numbers that live as long as a program: a few large pieces of memory in place of many small ones.
 template <class T> class Arena {
   public:
@@ -39,7 +43,8 @@ template <class T> class Arena {
     }
 
   private:
-    static constexpr int64_t PIECE = 1024;
+    // Small enough to come from memory that was used before: fresh pages take longer to get than programs to make.
+    static constexpr int64_t PIECE = 16384 / sizeof(T);
     std::vector<std::unique_ptr<T[]>> pieces_;
     T* next_ = nullptr;
     int64_t left_ = 0;
@@ -47,19 +52,19 @@ template <class T> class Arena {
 
 // What the lanes of a block need of a table: one number for all, the same lanes for every block, or lanes of their own: side by side in
 // the table, or anywhere in it.
-enum Kind : uint8_t { SCALAR, COMMON, CONTIGUOUS, SCATTERED };
+enum Need : uint8_t { SCALAR, COMMON, CONTIGUOUS, SCATTERED };
 
 // A table as a step reads it: strides over the labels of its cells, 0 for cells that it does not mention.
 struct Input {
     int64_t source;  // a table, or below 0 for a message: -1 - the number of its step
     int64_t offset;
     int64_t size;  // entries of the factor, known cells included
-    int64_t block;  // where its exponentials begin, in exp space
+    int64_t block;  // where its exponentials, or the message, stand in the room of exp space
     int64_t row;  // stride of the cell that is summed out
     const int64_t* strides;  // of the cells of the message
     const int64_t* known;    // pairs: which known cell, and its stride
     int64_t known_count;
-    Kind kind;
+    Need kind;
     bool repeats;  // as many lanes as a run has are one number of the table, or
     int64_t run;   // follow one another in it
     const int32_t* places;  // of the lanes, where they are common or scattered
@@ -85,16 +90,78 @@ struct Elimination {
     // Blocks: the cells of the message from `inner` on make the lanes, the others are counted by an odometer.
     int64_t inner, lanes, chunk, stride;
     bool small;
+    bool normalised;  // in exp space the largest entry of the message is brought near 1
+};
+
+// Eight entries of a clique as a table or message gives them: where these stand in the room of exp space, each at most 255 behind `from`.
+struct Piece {
+    int32_t from;
+    uint16_t source;  // a table, or as many as there are for a message
+    uint16_t known;   // which of the shifts by known labels, 0 for none
+    uint8_t places[8];
+    uint8_t words;  // that bring shares back to the places, each with one lane for every place; 0 where lanes are handed out one by one
+    uint8_t count;  // of places
+    int32_t back;   // where the words begin
+};
+
+// A step as a run of pieces (see flat.h); one without groups is visited in blocks.
+struct Flat {
+    int32_t message;      // where it stands in the room
+    int32_t first;        // piece
+    uint16_t inputs;      // pieces that are multiplied
+    uint8_t groups = 0;   // of eight entries of the message
+    uint8_t chunks;       // of eight entries of the clique, for each group
+    bool paired;          // a chunk is two rows of at most four entries
+    bool far;             // places go beyond 7
+};
+
+// A table of which the factors take their entries.
+struct Source {
+    int64_t start;    // in the room
+    int64_t entries;  // of one example
+    int64_t uses;     // how many factors there are
 };
 
 struct Graph {
     int64_t cells, known, workspace;
-    int64_t blocks = 0;  // entries of all factors as the steps use them
+    int64_t room = 0;  // of exp space, for exponentials: messages stand behind it
     std::vector<Elimination> steps;
     std::vector<Input> loose;
+    std::vector<Source> sources;
+    std::vector<Flat> flats;  // one for each step
+    std::vector<Piece> pieces;
+    std::vector<uint64_t> backs;  // a byte for each place: a lane, or 8 for none
+    bool returns = false;         // whether it is known how shares come back
+    int64_t most_inputs = 0;            // of a step
+    std::vector<const Input*> shifted;  // those that known labels move, from number 1 on
     Arena<int64_t> numbers;
     Arena<int32_t> places;
     Arena<Input> inputs;
+
+    // Finds how shares come back, when that is wanted for the first time.  Not for two threads at once.
+    void find_returns() {
+        if (returns) return;
+        for (Piece& piece : pieces) bring_back(piece);
+        returns = true;
+    }
+
+  private:
+    void bring_back(Piece& piece) {
+        uint64_t words[4];
+        uint8_t met[8] = {}, count = 0, last = 0;
+        piece.words = 0;
+        for (int lane = 0; lane < 8; ++lane) {
+            const uint8_t place = piece.places[lane];
+            if (place > 7 || met[place] == 4) return;
+            if (met[place] == count) words[count++] = 0x0808080808080808;
+            words[met[place]++] ^= static_cast<uint64_t>(8 ^ lane) << 8 * place;
+            last = std::max(last, place);
+        }
+        piece.words = count;
+        piece.count = static_cast<uint8_t>(last + 1);
+        piece.back = static_cast<int32_t>(backs.size());
+        backs.insert(backs.end(), words, words + count);
+    }
 };
 
 // Tables of one example and, on the way back, where their gradients go; null where there is none.
@@ -104,10 +171,10 @@ struct Tables {
     const int64_t* labels;  // of the known cells
     double* messages;
     double* shares;  // gradients of the messages
-    const double* exponentials = nullptr;  // of the factors, in exp space
+    double* room = nullptr;  // of exp space: exponentials of the tables, and the messages behind them
 
     template <bool EXP> const double* at(const Input& input) const {
-        if (EXP && input.source >= 0) return values[input.source] ? exponentials + input.block + shift(input) : nullptr;
+        if (EXP) return input.source < 0 || values[input.source] ? room + input.block + shift(input) : nullptr;
         const double* base = input.source < 0 ? messages : values[input.source];
         return base ? base + input.offset + shift(input) : nullptr;
     }
@@ -165,16 +232,18 @@ struct Room {
     std::vector<Part> parts;
     std::vector<int64_t> index;  // of the odometer
     std::vector<double> block, common, common_shares;
-    // In exp space: exponentials of all factors; of the messages a power of two and the log of the smallest over the largest entry; lanes
-    // that were laid side by side; what makes the products of a block shares; the tables and the gradients of a block.
-    std::vector<double> exponentials, scale, low, spread, ratio;
+    // In exp space: for each step the power of two that its message was multiplied with; lanes that were laid side by side; what makes the
+    // products of a block shares; the tables and the gradients of a block; by how much known labels move tables; where
+    // gradients go; the largest entries of tables, and how far below them the smallest are.
+    std::vector<double> scale, spread, ratio, highs, lows;
     std::vector<Lanewise> lanewise;
     std::vector<Receiving> receiving;
+    std::vector<int64_t> shifts;
+    std::vector<double*> receivers;
 
     // Give back what is large.
     void settle() {
-        for (std::vector<double>* one : {&exponentials, &spread})
-            if (one->size() > RETAINED) std::vector<double>().swap(*one);
+        if (spread.size() > RETAINED) std::vector<double>().swap(spread);
     }
 
     static constexpr size_t RETAINED = size_t{1} << 22;  // 32 MB

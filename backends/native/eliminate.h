@@ -53,20 +53,17 @@ template <bool MAX> INLINE double reduce_column(const double* block, int64_t row
 }
 
 // A small step, entry by entry.  `visit(entry, row)` gets the sums for the labels of the cell.
-template <bool EXP, class F> INLINE void each_small(const Elimination& step, const Tables& tables, double neutral, F visit) {
+template <class F> INLINE void each_small(const Elimination& step, const Tables& tables, F visit) {
     const int64_t inputs = step.inputs.count, kept = step.kept.count;
     const double* from[MOST_INPUTS];
-    for (int64_t k = 0; k < inputs; ++k) from[k] = tables.template at<EXP>(step.inputs[k]);
+    for (int64_t k = 0; k < inputs; ++k) from[k] = tables.at<false>(step.inputs[k]);
     int64_t index[MOST_KEPT] = {};
     double row[SMALL];
     for (int64_t entry = 0; entry < step.entries; ++entry) {
-        for (int64_t j = 0; j < step.rows; ++j) row[j] = neutral;
+        for (int64_t j = 0; j < step.rows; ++j) row[j] = 0;
         for (int64_t k = 0; k < inputs; ++k)
             if (from[k])
-                for (int64_t j = 0; j < step.rows; ++j) {
-                    const double one = from[k][j * step.inputs[k].row];
-                    row[j] = EXP ? row[j] * one : row[j] + one;
-                }
+                for (int64_t j = 0; j < step.rows; ++j) row[j] += from[k][j * step.inputs[k].row];
         visit(entry, row, index);
         for (int64_t d = kept; d-- > 0;) {
             const bool carry = ++index[d] == step.sizes[d];
@@ -82,7 +79,7 @@ template <bool EXP, class F> INLINE void each_small(const Elimination& step, con
 template <bool MAX> INLINE void send(const Elimination& step, const Tables& tables, Room& room) {
     if (step.small) {
         double* to = tables.messages + step.message;
-        each_small<false>(step, tables, 0, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
+        each_small(step, tables, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
             to[entry] = reduce_column<MAX>(row, step.rows, 1);
         });
         return;
@@ -134,7 +131,7 @@ template <bool MAX> INLINE double small_shares(const Elimination& step, const Ta
     double* to[MOST_INPUTS];
     for (int64_t k = 0; k < step.inputs.count; ++k) to[k] = tables.gradient(step.inputs[k]);
     double entropy = 0;
-    each_small<false>(step, tables, 0, [&](int64_t entry, const double* row, const int64_t* index) __attribute__((always_inline)) {
+    each_small(step, tables, [&](int64_t entry, const double* row, const int64_t* index) __attribute__((always_inline)) {
         if (share[entry] == (MAX ? NOTHING : 0.0)) return;
         const double base = message[entry] > NOTHING ? message[entry] : 0;
         for (int64_t j = 0; j < step.rows; ++j) {

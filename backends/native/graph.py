@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,12 @@ from torch import Tensor
 from energyml.backends.native import graphs as kernels
 from energyml.backends.native.planning import Steps
 from energyml.plan.elimination import Program
+
+if kernels is not None:
+    kernels.introduce(
+        Tensor, torch.nn.Parameter, torch.empty_like, torch.get_num_threads, torch.float32, torch.float64, torch.int64,
+        getattr(Tensor, "__dlpack_c_exchange_api__", None),
+    )  # fmt: skip
 
 # Entries of all cliques of a batch below which a second thread costs more than it brings.
 WORTH_A_THREAD = 1_000_000
@@ -25,8 +32,8 @@ class Layout:
     Attributes:
         sources: [factors] int64: which table.
         elements: [factors] int64: which element of that table's index set.
-        tables: for each table how many cells its scopes have and their strides; how many axes its index set has, and
-            the sizes and the strides of these.
+        tables: for each table its entries for one example, 0 where there is none; how many cells its scopes have and
+            their strides; how many axes its index set has, and the sizes and the strides of these.
         count: how many tables there are.
     """
 
@@ -151,6 +158,36 @@ def run(
         else:
             gradient += (copy - gradient).sum(0, keepdim=True)
     return Outcome(total, entropy, drawn)
+
+
+class Question:
+    """What is asked again and again of parameters that are tables as they are: nothing is made of them in between.
+
+    Args:
+        code: the program; its tables are the parameters, and behind them zeros for the cells of each variable.
+        labels: [known] int64: the labels of the known cells.
+        parameters: names and shapes.
+        marginals: by variable the shape of its marginals; empty where log Z is asked for.
+    """
+
+    def __init__(
+        self,
+        code: Encoded,
+        labels: Tensor,
+        parameters: Mapping[str, tuple[int, ...]],
+        marginals: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        assert kernels is not None
+        self._ask, self._variables = kernels.ask, tuple(marginals)
+        self._question = kernels.make_question(
+            code.program, labels.contiguous().data_ptr(), tuple(parameters), tuple(parameters.values()),
+            tuple(marginals.values()),
+        )  # fmt: skip
+
+    def ask(self, parameters: Mapping[str, Tensor | None]) -> Any:
+        """Answer without a tape: log Z [1], or marginals by variable; `None` where parameters are of another shape."""
+        found = self._ask(self._question, parameters)
+        return dict(zip(self._variables, found, strict=True)) if self._variables and found is not None else found
 
 
 def _pointer(tensor: Tensor | None) -> int:

@@ -70,6 +70,7 @@ class Workspace {
             if (room) madvise(room, whole, MADV_HUGEPAGE);
             return static_cast<double*>(room);
         }
+        return static_cast<double*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
 #endif
         return static_cast<double*>(std::malloc(bytes));
     }
@@ -80,24 +81,25 @@ class Workspace {
 };
 
 static void prepare_gradients(const Graph& graph, const Wanted& wanted, int64_t example, int thread, Tables& tables, double* workspace) {
-    tables.shares = workspace + graph.workspace + PADDING;
+    tables.shares = workspace + graph.room + graph.workspace + PADDING;
     for (int64_t k = 0; k < wanted.table_count; ++k)
         tables.gradients.push_back(
             wanted.gradients[k] ? wanted.gradients[k] + example * wanted.gradient_strides[k] + thread * wanted.thread_strides[k] : nullptr);
 }
 
 template <bool MAX>
-INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
+INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room, bool& shared) {
     const int64_t example = wanted.rows[number];
     Tables tables;
-    tables.messages = workspace;
+    tables.room = workspace;
+    tables.messages = workspace + graph.room;
     tables.shares = nullptr;
     tables.labels = wanted.labels + number * graph.known;
     for (int64_t k = 0; k < wanted.table_count; ++k)
         tables.values.push_back(wanted.tables[k] ? wanted.tables[k] + example * wanted.example_strides[k] : nullptr);
     if (!MAX && wanted.products && !wanted.drawn) {
         // The way of products says nothing of entropies; what spreads too far for it starts again in log space.
-        ProductPass pass(graph, tables, room);
+        ProductPass pass(graph, tables, room, wanted.example_strides, shared);
         if (pass.up(wanted.log_z[number])) {
             if (!wanted.weights) return;
             prepare_gradients(graph, wanted, example, thread, tables, workspace);
@@ -120,33 +122,47 @@ INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
     if (wanted.entropy) wanted.entropy[number] = entropy;
 }
 
-DISPATCH void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
-    run<false>(graph, wanted, number, thread, workspace, room);
+DISPATCH void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room, bool& shared) {
+    run<false>(graph, wanted, number, thread, workspace, room, shared);
 }
-DISPATCH void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room) {
-    run<true>(graph, wanted, number, thread, workspace, room);
+DISPATCH void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room, bool& shared) {
+    run<true>(graph, wanted, number, thread, workspace, room, shared);
+}
+
+// The examples of a call that are one thread's: all of them, or those that it gets to first.
+static bool eliminate_own(const Graph& graph, const Wanted& wanted, int thread, bool alone) {
+    static thread_local Workspace messages;
+    static thread_local Room room;
+    double* workspace = messages.reserve(static_cast<size_t>(graph.room + (graph.workspace + PADDING) * (wanted.weights ? 2 : 1)));
+    bool fine = workspace != nullptr;
+    bool shared = false;  // whether exponentials of what all examples share are in the workspace
+    const auto one = [&](int64_t number) {
+        if (fine) fine = memory_suffices([&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, room, shared); });
+    };
+    if (alone) {
+        for (int64_t number = 0; number < wanted.count; ++number) one(number);
+    } else {
+#ifdef _OPENMP
+#pragma omp for schedule(dynamic)
+#endif
+        for (int64_t number = 0; number < wanted.count; ++number) one(number);
+    }
+    messages.settle();
+    room.settle();
+    return fine;
 }
 
 static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads) {
     bool fine = true;
+    if (threads == 1) {
+        fine = eliminate_own(graph, wanted, 0, true);
+    } else {
 #ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : fine)
+#pragma omp parallel num_threads(threads) reduction(&& : fine)
+        fine = eliminate_own(graph, wanted, omp_get_thread_num(), false);
+#else
+        fine = eliminate_own(graph, wanted, 0, true);
 #endif
-    {
-        static thread_local Workspace messages;
-        static thread_local Room room;
-        double* workspace = messages.reserve(static_cast<size_t>(graph.workspace + PADDING) * (wanted.weights ? 2 : 1));
-        if (!workspace) fine = false;
-        int thread = 0;
-#ifdef _OPENMP
-        thread = omp_get_thread_num();
-#pragma omp for schedule(dynamic)
-#endif
-        for (int64_t number = 0; number < wanted.count; ++number)
-            if (fine)
-                fine = memory_suffices([&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, room); });
-        messages.settle();
-        room.settle();
     }
     if (!fine) throw std::bad_alloc();
 }
@@ -270,11 +286,13 @@ template <class T> static void sweep_trees(const Trees<T>& trees, int threads) {
             }
 }
 
+static constexpr const char* PROGRAM = "energyml.program";
+
 }  // namespace energyml
 
-using namespace energyml;
+#include "question.h"
 
-static constexpr const char* PROGRAM = "energyml.program";
+using namespace energyml;
 
 static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
 
@@ -409,7 +427,7 @@ static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
     wanted.products = take.number() != 0;
     wanted.sums = take.number();
     wanted.counted = take.number();
-    const auto* graph = static_cast<const Graph*>(PyCapsule_GetPointer(*take.next++, PROGRAM));
+    auto* graph = static_cast<Graph*>(PyCapsule_GetPointer(*take.next++, PROGRAM));
     if (!graph) return nullptr;
     wanted.rows = take.pointer<const int64_t>();
     wanted.count = take.number();
@@ -427,6 +445,7 @@ static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
     wanted.drawn = take.pointer<int64_t>();
     wanted.draws = take.number();
     const int threads = static_cast<int>(take.number());
+    if (wanted.weights && wanted.products && !memory_suffices([&] { graph->find_returns(); })) return PyErr_NoMemory();
     if (!unlocked([&] { eliminate_all(*graph, wanted, threads); })) return nullptr;
     Py_RETURN_NONE;
 }
@@ -498,6 +517,9 @@ static PyMethodDef methods[] = {
     {"read_program", reinterpret_cast<PyCFunction>(read_program), METH_FASTCALL, "A program from its numbers."},
     {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},
     {"sweep_forest", reinterpret_cast<PyCFunction>(sweep_forest), METH_FASTCALL, "Messages along trees, and back."},
+    {"introduce", reinterpret_cast<PyCFunction>(introduce), METH_FASTCALL, "Tell the module about torch."},
+    {"make_question", reinterpret_cast<PyCFunction>(make_question), METH_FASTCALL, "A question about tensors as they are."},
+    {"ask", reinterpret_cast<PyCFunction>(ask), METH_FASTCALL, "Answer a question."},
     {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,75 +1,49 @@
 // Elimination in exp space: sums of products, at the speed of memory.
 //
-// Factors are taken relative to their largest entry and messages relative to a power of two near theirs.  Before each step the smallest
-// non-zero entries of its inputs are multiplied: if even that product is a normal number, none can vanish.  Otherwise the example is left
-// to log space (eliminate.h).
+// Tables are taken relative to their largest entry.  Products may underflow, as long as it does not matter: messages are looked at when they
+// are made.  Tables have entries of at most 1 and messages of at most 2^LARGE_BITS, in a step 2^MOST_BITS together (see programs.h), so that
+// what gets lost in a sum is below 2^-950; an entry of at least 2^-FLOOR_BITS is right to the last digit.  One that is 0 is so because tables
+// have zeros, or because all underflowed: it counts where the smallest entries of all inputs, multiplied, would not underflow.  Where an entry
+// is too small, or table entries are too far from the largest, the example is tried again with care: factors relative to their own largest
+// entries, every message normalised.  Where that does not do, it is left to log space (eliminate.h).
 #pragma once
 
-#include "eliminate.h"
+#include "flat.h"
 
 namespace energyml {
 
-constexpr double LEAST = -650;  // the log of the smallest product that is let through
+constexpr double REACH = 600;       // the log of how far entries of a table may be from the largest: e^-600 is above 2^-FLOOR_BITS
+constexpr int64_t FLOOR_BITS = 900, LEAST_BITS = 1000;
+constexpr int64_t SMALL_BITS = 64;   // a message whose largest entry is below 2^-SMALL_BITS is normalised, where blocks look at it anyway
 
-// Vectors of 64 bytes: rows of lanes are long here, and loads are what counts.
-typedef double Wide __attribute__((vector_size(64), aligned(8), may_alias));
-
-// The largest entry of a message and its smallest that is not 0.
+// The largest entry of a message, and its smallest that is not 0.
 struct Extremes {
-    Wide highs = Wide{}, lows = std::numeric_limits<double>::max() - Wide{};
+    Wide highs = Wide{}, lows = 1.0 - Wide{};
 
     INLINE void see(Wide sums) {
         highs = sums > highs ? sums : highs;
-        const Wide there = sums > Wide{} ? sums : lows;
-        lows = there < lows ? there : lows;
-    }
-    INLINE double high() const {
-        double found = 0;
-        for (int i = 0; i < 8; ++i) found = std::max(found, highs[i]);
-        return found;
-    }
-    INLINE double low() const {
-        double found = std::numeric_limits<double>::max();
-        for (int i = 0; i < 8; ++i) found = std::min(found, lows[i]);
-        return found;
+        lows = smaller_of(sums, lows);
     }
 };
 
 class ProductPass {
   public:
-    ProductPass(const Graph& graph, Tables& tables, Room& room) : graph_(graph), tables_(tables), room_(room) {
-        grow(room.exponentials, graph.blocks + PADDING);
-        tables_.exponentials = room.exponentials.data();
-        room.scale.assign(graph.steps.size(), 1.0);
-        room.low.assign(graph.steps.size(), 0.0);
+    // `shared`: whether the exponentials of tables that all examples share are there already, from the example before.
+    ProductPass(const Graph& graph, Tables& tables, Room& room, const int64_t* example_strides, bool& shared)
+        : graph_(graph), tables_(tables), room_(room), example_strides_(example_strides), shared_(shared) {
+        room.shifts.resize(graph.shifted.size());
+        room.shifts[0] = 0;
+        for (size_t k = 1; k < graph.shifted.size(); ++k) room.shifts[k] = tables.shift(*graph.shifted[k]);
     }
 
     // log Z; false when the numbers spread too far.
     INLINE bool up(double& log_z) {
         double total = 0;
-        int64_t exponent = 0;
-        for (size_t k = 0; k < graph_.steps.size(); ++k) {
-            const Elimination& step = graph_.steps[k];
-            double least = 0;
-            for (const Input& input : step.inputs) least += input.source < 0 ? room_.low[-1 - input.source] : exponentiate(input, total);
-            if (!(least > LEAST)) return false;
-            double high = 0, low = std::numeric_limits<double>::max();
-            send(step, factor(step), high, low);
-            if (high > 0) {
-                const int64_t by = exponent_of<double>(high);
-                exponent += by;
-                room_.scale[k] = power_of_two<double>(-by);
-                // By their exponents alone: a little less than the log of the ratio.
-                room_.low[k] = static_cast<double>(exponent_of<double>(low) - by - 1) * LN2;
-            }
-        }
-        for (const Input& one : graph_.loose) {
-            if (one.source >= 0 && !(exponentiate(one, total) > LEAST)) return false;
-            const double* value = tables_.at<true>(one);
-            if (value) total += std::log(*value * (one.source < 0 ? room_.scale[-1 - one.source] : 1.0));
-        }
-        log_z = total + static_cast<double>(exponent) * LN2;
-        return true;
+        if (exponentiate_all(total) && send_all<false>(total, log_z)) return true;
+        total = 0;
+        low_bits_ = 0;
+        shared_ = false;
+        return exponentiate_each(total) && send_all<true>(total, log_z);
     }
 
     // Shares of the probability times the weight, to all gradients.
@@ -79,12 +53,15 @@ class ProductPass {
             double* gradient = tables_.gradient(one);
             if (gradient) *gradient += weight;
         }
-        for (size_t k = graph_.steps.size(); k-- > 0;) {
-            const Elimination& step = graph_.steps[k];
-            if (step.small)
-                small_down(step);
-            else
-                blocks_down(step);
+        room_.receivers.resize(graph_.sources.size() + 1);
+        for (size_t k = 0; k < graph_.sources.size(); ++k)
+            room_.receivers[k] = tables_.gradients[k] ? tables_.gradients[k] - graph_.sources[k].start : nullptr;
+        room_.receivers.back() = tables_.shares - graph_.room;
+        const int64_t* shifts = room_.shifts.data();
+        for (size_t k = graph_.steps.size();;) {
+            k = hand_out_flat(graph_, k, tables_.room, shifts, tables_.shares, room_.scale.data(), room_.receivers.data());
+            if (k-- == 0) return;
+            blocks_down(graph_.steps[k], room_.scale[k]);
         }
     }
 
@@ -95,65 +72,123 @@ class ProductPass {
         if (static_cast<int64_t>(room.size()) < count) room.resize(static_cast<size_t>(count));
     }
 
-    // exp(factor - its largest entry); returns the log of the smallest of them that is not 0, and adds the largest to the total.
-    INLINE double exponentiate(const Input& input, double& total) {
-        constexpr int lanes = Lanes<double>::count;
-        const double* from = tables_.values[input.source];
-        if (!from) return 0;
-        from += input.offset;
-        double* to = room_.exponentials.data() + input.block;
-        double high = NOTHING, low = -NOTHING;
-        for (int64_t k = 0; k < input.size; ++k) {
-            high = std::max(high, from[k]);
-            low = from[k] > NOTHING && from[k] < low ? from[k] : low;
+    // exp(table - its largest entry) of all tables; adds what the factors lost to the total.  False where entries are too far apart.
+    INLINE bool exponentiate_all(double& total) {
+        grow(room_.highs, static_cast<int64_t>(graph_.sources.size()));
+        grow(room_.lows, static_cast<int64_t>(graph_.sources.size()));
+        for (size_t k = 0; k < graph_.sources.size(); ++k) {
+            const Source& source = graph_.sources[k];
+            double* to = tables_.room + source.start;
+            if (!tables_.values[k]) {
+                std::fill(to, to + source.entries, 1.0);
+                continue;
+            }
+            if (!shared_ || example_strides_[k]) room_.highs[k] = exponentiate(tables_.values[k], source.entries, to, room_.lows[k]);
+            if (!reached(room_.lows[k])) return false;
+            if (source.uses) total += room_.highs[k] * static_cast<double>(source.uses);
         }
-        if (!(high > NOTHING)) {
-            std::fill(to, to + input.size, 0.0);
-            return 0;
-        }
-        int64_t k = 0;
-        for (; k + lanes <= input.size; k += lanes) store(to + k, exponential<double>(load(from + k) - high));
-        if (k < input.size) {
-            V<double> rest = V<double>{};
-            for (int64_t i = k; i < input.size; ++i) rest[i - k] = from[i] - high;
-            rest = exponential<double>(rest);
-            for (int64_t i = k; i < input.size; ++i) to[i] = rest[i - k];
-        }
-        total += high;
-        return low - high;
+        shared_ = true;
+        return true;
     }
 
-    double factor(const Elimination& step) const {
+    // The same for one factor after another.
+    INLINE bool exponentiate_each(double& total) {
+        const auto each = [&](const Input& input) __attribute__((always_inline)) {
+            if (input.source < 0 || !tables_.values[input.source]) return true;
+            double low;
+            total += exponentiate(tables_.values[input.source] + input.offset, input.size, tables_.room + input.block, low);
+            return reached(low);
+        };
+        for (const Elimination& step : graph_.steps)
+            for (const Input& input : step.inputs)
+                if (!each(input)) return false;
+        for (const Input& input : graph_.loose)
+            if (!each(input)) return false;
+        return true;
+    }
+
+    // Whether entries so far below the largest can be taken.
+    bool reached(double low) {
+        if (!(low > -REACH)) return false;
+        low_bits_ = std::min(low_bits_, static_cast<int64_t>(low / LN2) - 1);
+        return true;
+    }
+
+    // All messages, and what is left in the end.
+    template <bool CAREFUL> INLINE bool send_all(double total, double& log_z) {
+        int64_t exponent = 0;
+        room_.scale.assign(graph_.steps.size(), 1.0);
+        double lows[8];  // the smallest entries of all messages
+        std::fill(lows, lows + 8, 1.0);
+        for (size_t k = 0;; ++k) {
+            k = send_flat(graph_, k, tables_.room, room_.shifts.data(), CAREFUL, lows, room_.scale.data(), exponent);
+            if (k == graph_.steps.size()) break;
+            const int64_t by = send<CAREFUL>(graph_.steps[k], lows);
+            exponent += by;
+            room_.scale[k] = power_of_two<double>(-by);
+        }
+        const double least = *std::min_element(lows, lows + 8);
+        if (!(least >= power_of_two<double>(-FLOOR_BITS)) || !zeros_count(exponent_of<double>(least))) return false;
         double product = 1;
-        for (const Input& input : step.inputs)
-            if (input.source < 0) product *= room_.scale[-1 - input.source];
-        return product;
+        for (const Input& one : graph_.loose) {
+            const double* value = tables_.at<true>(one);
+            if (!value) continue;
+            product *= *value;
+            if (!(product > 0)) break;
+            const int64_t by = exponent_of<double>(product);
+            product *= power_of_two<double>(-by);
+            exponent += by;
+        }
+        log_z = total + std::log(product) + static_cast<double>(exponent) * LN2;
+        return true;
     }
 
-    INLINE void send(const Elimination& step, double factor, double& high, double& low) {
+    // One message that is visited in blocks, normalised where it has to be; the exponent of what it was divided by.
+    template <bool CAREFUL> INLINE int64_t send(const Elimination& step, double* lows) {
+        Extremes found;
         double* out = tables_.messages + step.message;
-        if (!step.small) {
-            Extremes found;
-            add_up(step, factor, out, found);
-            high = found.high();
-            low = found.low();
-            return;
+        add_up(step, out, found);
+        const double high = largest(found.highs);
+        int64_t by = high > 0 ? exponent_of<double>(high) + 1 : 0;
+        if (!CAREFUL && !step.normalised && by <= LARGE_BITS && by >= -SMALL_BITS) by = 0;
+        const double scale = power_of_two<double>(-by);
+        if (by)
+            for (int64_t entry = 0; entry < step.entries; ++entry) out[entry] *= scale;
+        store_wide(lows, smaller_of(found.lows, smaller_of(found.lows * scale, load_wide(lows))));
+        return by;
+    }
+
+    // Whether the zeros of all messages are those of tables: no product of other entries underflows, as the smallest ones do not.
+    bool zeros_count(int64_t bits) const {
+        if (graph_.most_inputs * std::min(bits, low_bits_) > -LEAST_BITS) return true;
+        for (const Elimination& step : graph_.steps) {
+            const double* out = tables_.messages + step.message;
+            if (std::any_of(out, out + step.entries, [](double one) { return one == 0; }) && !(product_bits(step) > -LEAST_BITS)) return false;
         }
-        each_small<true>(step, tables_, factor, [&](int64_t entry, const double* row, const int64_t*) __attribute__((always_inline)) {
-            double sum = 0;
-            for (int64_t j = 0; j < step.rows; ++j) sum += row[j];
-            out[entry] = sum;
-            high = std::max(high, sum);
-            if (sum > 0) low = std::min(low, sum);
-        });
+        return true;
+    }
+
+    // The exponent of the product of the smallest entries of the inputs of a step.
+    int64_t product_bits(const Elimination& step) const {
+        int64_t bits = 0;
+        for (const Input& input : step.inputs) {
+            const bool message = input.source < 0;
+            if (!message && !tables_.values[input.source]) continue;
+            const double* from = tables_.room + input.block;
+            const int64_t count = message ? graph_.steps[-1 - input.source].entries : input.size;
+            double least = 1;
+            for (int64_t k = 0; k < count; ++k) least = from[k] > 0 && from[k] < least ? from[k] : least;
+            bits += exponent_of<double>(least);
+        }
+        return bits;
     }
 
     // A message, without a block in between: the lanes of all tables are multiplied and the rows added up in registers.
-    INLINE void add_up(const Elimination& step, double factor, double* out, Extremes& found) {
+    INLINE void add_up(const Elimination& step, double* out, Extremes& found) {
         open(step, false);
         Odometer odometer(step, room_);
         for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
-            lay_out(step, factor);
+            lay_out(step);
             add_rows(room_.block.data(), step.rows, step.lanes, out + entry, found);
             odometer.advance();
         }
@@ -200,10 +235,10 @@ class ProductPass {
     }
 
     // The tables of the block at hand: a number for each row, and those that have lanes.
-    INLINE void lay_out(const Elimination& step, double factor) {
+    INLINE void lay_out(const Elimination& step) {
         const int64_t rows = step.rows, lanes = step.lanes;
         double *constant = room_.block.data(), *here = free_;
-        for (int64_t j = 0; j < rows; ++j) constant[j] = factor;
+        for (int64_t j = 0; j < rows; ++j) constant[j] = 1;
         room_.lanewise.clear();
         if (!room_.common.empty()) room_.lanewise.push_back({room_.common.data(), lanes});
         for (const Part& part : room_.parts) {
@@ -265,7 +300,8 @@ class ProductPass {
                 for (int64_t k = 0; k < tables_count; ++k) product *= tables[k].from[j * tables[k].row + l + i];
                 sum += product;
             }
-            out[l + i] = rest[i] = sum;
+            out[l + i] = sum;
+            for (int64_t lane = i; lane < 8; ++lane) rest[lane] = sum;  // lanes behind the last one repeat it
         }
         found.see(rest);
     }
@@ -325,28 +361,15 @@ class ProductPass {
         }
     }
 
-    INLINE void small_down(const Elimination& step) {
+    INLINE void blocks_down(const Elimination& step, double scale) {
         const double* message = tables_.messages + step.message;
         const double* share = tables_.shares + step.message;
-        double* to[MOST_INPUTS];
-        for (int64_t k = 0; k < step.inputs.count; ++k) to[k] = tables_.gradient(step.inputs[k]);
-        each_small<true>(step, tables_, factor(step), [&](int64_t entry, const double* row, const int64_t* index) __attribute__((always_inline)) {
-            if (share[entry] == 0 || !(message[entry] > 0)) return;
-            const double ratio = share[entry] / message[entry];
-            for (int64_t j = 0; j < step.rows; ++j) give_small<false>(step, to, j, index, row[j] * ratio);
-        });
-    }
-
-    INLINE void blocks_down(const Elimination& step) {
-        const double* message = tables_.messages + step.message;
-        const double* share = tables_.shares + step.message;
-        const double scale = factor(step);
         open(step, true);
         grow(room_.ratio, step.lanes + PADDING);
         Odometer odometer(step, room_);
         for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
-            if (ratios(message + entry, share + entry, step.lanes)) {
-                lay_out(step, scale);
+            if (ratios(message + entry, share + entry, scale, step.lanes)) {
+                lay_out(step);
                 hand_out(step);
             }
             odometer.advance();
@@ -355,12 +378,12 @@ class ProductPass {
     }
 
     // What the products of a block are multiplied with to be shares; false where all are 0.
-    INLINE bool ratios(const double* message, const double* share, int64_t lanes) {
+    INLINE bool ratios(const double* message, const double* share, double scale, int64_t lanes) {
         // Behind the last lane lies room (see `PADDING`); what is read there is not used.
         Wide any = Wide{};
         for (int64_t l = 0; l < lanes; l += 8) {
             const Wide sums = *reinterpret_cast<const Wide*>(message + l), weights = *reinterpret_cast<const Wide*>(share + l);
-            const Wide found = sums > Wide{} ? weights / (sums > Wide{} ? sums : 1.0 - Wide{}) : Wide{};
+            const Wide found = sums > Wide{} ? scale * weights / (sums > Wide{} ? sums : 1.0 - Wide{}) : Wide{};
             *reinterpret_cast<Wide*>(room_.ratio.data() + l) = found;
             any = found != Wide{} ? found : any;
         }
@@ -450,6 +473,9 @@ class ProductPass {
     const Graph& graph_;
     Tables& tables_;
     Room& room_;
+    const int64_t* example_strides_;
+    bool& shared_;
+    int64_t low_bits_ = 0;  // the exponents of all table entries are at least this
     double* free_ = nullptr;  // room behind the lanes that were laid side by side for all blocks
 };
 

@@ -143,8 +143,9 @@ struct Gathered {
 struct Layout {
     const int64_t* sources;   // [factors]: which table
     const int64_t* elements;  // [factors]: which element of its index set
-    const int64_t* tables;    // for each table: how many cells its factors have, the strides of these, how many axes its index set has, these with
-                              // sizes and strides; strides of a cell that stands in a scope twice are added up
+    const int64_t* tables;    // for each table: its entries for one example (0 where there is none), how many cells its factors have, the strides
+                              // of these, how many axes its index set has, these with sizes and strides; strides of a cell that stands in a
+                              // scope twice are added up
     int64_t count;            // tables
     const int64_t* known;     // [known_count]: the known cells, in the order of their labels
     int64_t known_count;
@@ -158,10 +159,14 @@ class Assembly {
         for (int64_t rank = 0; rank < layout.known_count; ++rank) ranks_[layout.known[rank]] = rank;
         const int64_t* next = layout.tables;
         for (int64_t k = 0; k < layout.count; ++k) {
+            graph_.sources.push_back({graph_.room, *next, 0});
+            graph_.room += *next++;
             tables_.push_back(next);
             next += 1 + *next;
             next += 1 + 2 * *next;
         }
+        graph_.room = round_up(graph_.room + PADDING, 8);
+        graph_.shifted.push_back(nullptr);
     }
 
     Graph read(const int64_t* next) {
@@ -170,6 +175,8 @@ class Assembly {
         graph_.workspace = 0;
         int64_t steps = *next++, loose = *next++;
         graph_.steps.reserve(static_cast<size_t>(steps));
+        graph_.flats.reserve(static_cast<size_t>(steps));
+        graph_.pieces.reserve(static_cast<size_t>(4 * steps));
         for (; steps > 0; --steps) {
             graph_.steps.emplace_back();
             Elimination& step = graph_.steps.back();
@@ -185,14 +192,16 @@ class Assembly {
                 step.sizes[k] = scopes_.sizes[step.kept[k]];
                 step.entries *= step.sizes[k];
             }
-            graph_.workspace += step.entries;
+            graph_.workspace += round_up(step.entries, 8);  // whole vectors are written where messages are small
             step.inputs = {graph_.inputs.take(*next), *next};
             ++next;
+            graph_.most_inputs = std::max(graph_.most_inputs, step.inputs.count);
             divide(step);
-            for (Input& one : step.inputs) {
-                one = input(*next++, &step);
-                if (!step.small) place(step, one);
-            }
+            for (Input& one : step.inputs) one = input(*next++, &step);
+            const bool flat = flatten(step);
+            if (!flat || !step.small)
+                for (Input& one : step.inputs) place(step, one);
+            bound(step, flat);
         }
         for (; loose > 0; --loose) graph_.loose.push_back(input(*next++, nullptr));
         return std::move(graph_);
@@ -202,7 +211,6 @@ class Assembly {
     // A table as a step reads it, or alone where there is none.
     Input input(int64_t table, const Elimination* step) {
         Input made{};
-        made.block = graph_.blocks;
         const bool factor = table < scopes_.factors;
         const int64_t* members = nullptr;
         int64_t count = 0;
@@ -217,13 +225,15 @@ class Assembly {
                 made.size *= scopes_.sizes[members[m]];
                 stride_[members[m]] += strides[m];
             }
-            graph_.blocks += made.size;
+            ++graph_.sources[made.source].uses;
+            made.block = graph_.sources[made.source].start + made.offset;
         } else {
             const Elimination& sender = graph_.steps[table - scopes_.factors];
             members = sender.kept.data;
             count = sender.kept.count;
             made.source = -1 - (table - scopes_.factors);
             made.offset = sender.message;
+            made.block = graph_.room + sender.message;
             int64_t stride = 1;
             for (int64_t m = count; m-- > 0; stride *= sender.sizes[m]) stride_[members[m]] = stride;
         }
@@ -267,6 +277,97 @@ class Assembly {
         step.chunk = std::max<int64_t>(8, std::min(step.lanes, BLOCK / std::max<int64_t>(1, step.rows)));
         step.chunk = std::min(step.chunk, step.lanes);
         step.stride = round_up(step.chunk, 8);
+    }
+
+    // A small step as pieces; false where it is none, or its entries stand too far from each other.
+    bool flatten(const Elimination& step) {
+        graph_.flats.emplace_back();
+        const bool paired = step.entries <= 4 && step.rows % 2 == 0;
+        const int64_t groups = (step.entries + 7) / 8, chunks = paired ? step.rows / 2 : step.rows;
+        if (groups * chunks > MOST_CHUNKS || step.inputs.count > MOST_INPUTS || graph_.sources.size() >= UINT16_MAX) return false;
+        if (graph_.room + graph_.workspace > INT32_MAX || graph_.shifted.size() + MOST_INPUTS > UINT16_MAX) return false;
+        const size_t first = graph_.pieces.size();
+        int64_t inputs = 0;
+        for (const Input& input : step.inputs) inputs += given(input);
+        graph_.pieces.resize(first + static_cast<size_t>(groups * chunks * inputs));
+        int64_t furthest = 0;
+        Piece* column = graph_.pieces.data() + first;
+        for (const Input& input : step.inputs) {
+            if (!given(input)) continue;
+            spots(step, input);
+            uint16_t known = 0;
+            if (input.known_count) {
+                known = static_cast<uint16_t>(graph_.shifted.size());
+                graph_.shifted.push_back(&input);
+            }
+            const uint16_t source = static_cast<uint16_t>(input.source < 0 ? graph_.sources.size() : input.source);
+            Piece* piece = column++;
+            for (int64_t group = 0; group < groups; ++group)
+                for (int64_t chunk = 0; chunk < chunks; ++chunk, piece += inputs) {
+                    int64_t own[8];
+                    if (paired)
+                        for (int64_t lane = 0; lane < 8; ++lane) own[lane] = (2 * chunk + lane / 4) * input.row + spots_[lane % 4];
+                    else
+                        for (int64_t lane = 0; lane < 8; ++lane) own[lane] = chunk * input.row + spots_[8 * group + lane];
+                    int64_t least = own[0], most = own[0];
+                    for (int64_t lane = 1; lane < 8; ++lane) {
+                        least = std::min(least, own[lane]);
+                        most = std::max(most, own[lane]);
+                    }
+                    furthest = std::max(furthest, most - least);
+                    piece->from = static_cast<int32_t>(input.block + least);
+                    piece->source = source;
+                    piece->known = known;
+                    for (int64_t lane = 0; lane < 8; ++lane) piece->places[lane] = static_cast<uint8_t>(own[lane] - least);
+                }
+        }
+        if (furthest > UINT8_MAX) {
+            graph_.pieces.resize(first);
+            return false;
+        }
+        Flat& made = graph_.flats.back();
+        made.message = static_cast<int32_t>(graph_.room + step.message);
+        made.first = static_cast<int32_t>(first);
+        made.inputs = static_cast<uint16_t>(inputs);
+        made.groups = static_cast<uint8_t>(groups);
+        made.chunks = static_cast<uint8_t>(chunks);
+        made.paired = paired;
+        made.far = furthest > 7;
+        return true;
+    }
+
+    // Whether a table is there at all.
+    bool given(const Input& input) const { return input.source < 0 || graph_.sources[input.source].entries > 0; }
+
+    // Where the entries of a message stand in a table, filled up to a whole chunk: lanes behind the last entry repeat the first one of their
+    // chunk, so that what is found about all lanes holds for entries.
+    void spots(const Elimination& step, const Input& input) {
+        spots_[0] = 0;
+        int64_t known = 1;
+        for (int64_t k = step.kept.count; k-- > 0; known *= step.sizes[k])
+            for (int64_t label = 1; label < step.sizes[k]; ++label)
+                for (int64_t e = 0; e < known; ++e) spots_[label * known + e] = spots_[e] + label * input.strides[k];
+        for (int64_t e = known; e % 8; ++e) spots_[e] = spots_[known & ~int64_t{7}];
+    }
+
+    // How large the entries of messages can get in exp space, where those of tables are at most 1: where products could leave the bounds
+    // that products.h needs, or too many factors are multiplied for them to stay far from 0, messages are normalised.
+    void bound(Elimination& step, bool flat) {
+        double bits = 0;
+        int64_t factors = 0;
+        for (const Input& input : step.inputs) {
+            bits += input.source < 0 ? bits_[-1 - input.source] : 0;
+            factors += input.source < 0 ? factors_[-1 - input.source] : 1;
+        }
+        if (bits > MOST_BITS) {
+            for (const Input& input : step.inputs)
+                if (input.source < 0) graph_.steps[-1 - input.source].normalised = true;
+            bits = 0;
+        }
+        bits += std::log2(static_cast<double>(step.rows));
+        step.normalised = flat && (bits > LARGE_BITS || factors > MANY_FACTORS);
+        bits_.push_back(step.normalised ? 0 : flat ? bits : LARGE_BITS);
+        factors_.push_back(step.normalised || !flat ? 0 : factors);
     }
 
     // What the lanes need of a table, and where they stand in it: those of the last cell, then copies of them for each label of the cell
@@ -314,6 +415,9 @@ class Assembly {
     std::vector<const int64_t*> tables_;  // where the layout of each begins
     std::vector<int64_t> ranks_;   // [cells]: the number of a known cell among them, -1 for others
     std::vector<int64_t> stride_;  // of the cells of the table at hand; 0 for all others
+    int64_t spots_[8 * MOST_CHUNKS];  // where the entries of a message stand in the table at hand
+    std::vector<double> bits_;     // [steps]: powers of two that the entries of messages stay below
+    std::vector<int64_t> factors_;  // [steps]: how many are in a message since the last one that was normalised
     Graph graph_;
 };
 

@@ -25,14 +25,14 @@ class LastCall:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[object, ...], Labels, tuple[Batch, Evidence]] | None = None
+        self._last: _Said | None = None
 
     def made(
         self,
         evidence: Labels,
         fixed: Mapping[str, Tensor | None],
         reference: Tensor | None,
-        make: Callable[[Labels], tuple[Batch, Evidence]],
+        make: Callable[[Labels, Labels], tuple[Batch, Evidence]],
     ) -> tuple[Batch, Evidence]:
         """The batch and the evidence of a call.
 
@@ -40,46 +40,68 @@ class LastCall:
             evidence: labels by variable.
             fixed: the inputs that hold for every example.
             reference: a parameter that tells device and dtype.
-            make: checks a call that is not the last one again.
+            make: checks a call that is not the last one again: what is known, and what tells sizes.
         """
+        if recorded():
+            return make(evidence, evidence)
+        last = self._last
+        if last is not None and last.again(evidence, fixed, reference):
+            return last.made
         if not _comparable(evidence):
-            return make(evidence)
-        around = _around(fixed, reference)
-        if self._last is not None:
-            before, labels, made = self._last
-            same = before == around and labels.keys() == evidence.keys()
-            if same and all(_equal(labels[name], one) for name, one in evidence.items()):
-                return made
-            made[0].kept = None  # it will not come again
+            return make(evidence, evidence)
+        if last is not None:
+            last.made[0].kept = None  # it will not come again
         copies = {name: one.clone() for name, one in evidence.items()}
-        made = make(copies)
+        made = make(copies, copies)
         self._last = None
-        if around is not None:
+        # A tensor that was made in inference mode has no version that would tell of changes.
+        if not any(one is not None and one.is_inference() for one in fixed.values()):
             made[0].kept = {}
-            self._last = around, copies, made
+            self._last = _Said(copies, fixed, reference, made)
         return made
 
 
+class _Said:
+    """All that a batch and its evidence were made from, and the two.
+
+    Args:
+        labels: copies of what the caller gave, by variable.
+        fixed: the inputs that hold for every example.
+        reference: a parameter that tells device and dtype.
+        made: the batch and the evidence.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        fixed: Mapping[str, Tensor | None],
+        reference: Tensor | None,
+        made: tuple[Batch, Evidence],
+    ) -> None:
+        self.made = made
+        self._labels = [(name, one, one.dtype) for name, one in labels.items()]
+        self._fixed = [(name, one, 0 if one is None else one._version) for name, one in fixed.items()]
+        self._dtype, self._inference = torch.get_default_dtype(), torch.is_inference_mode_enabled()
+        self._like = None if reference is None else (reference.dtype, reference.device)
+
+    def again(self, evidence: Labels, fixed: Mapping[str, Tensor | None], reference: Tensor | None) -> bool:
+        """Whether a call says the same."""
+        if torch.get_default_dtype() is not self._dtype or torch.is_inference_mode_enabled() is not self._inference:
+            return False
+        if self._like != (None if reference is None else (reference.dtype, reference.device)):
+            return False
+        if len(evidence) != len(self._labels) or len(fixed) != len(self._fixed):
+            return False
+        for name, own, version in self._fixed:
+            if fixed.get(name, self) is not own or (own is not None and own._version != version):
+                return False
+        for name, own, dtype in self._labels:
+            one = evidence.get(name)
+            if not isinstance(one, Tensor) or one.dtype is not dtype or not one.is_cpu or not torch.equal(own, one):
+                return False
+        return True
+
+
 def _comparable(evidence: Labels) -> bool:
-    """Whether all is labels on the CPU, and nothing follows what is done with them."""
-    return not recorded() and all(
-        isinstance(one, Tensor) and one.device.type == "cpu" and not one.is_floating_point()
-        for one in evidence.values()
-    )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
-
-
-def _around(fixed: Mapping[str, Tensor | None], reference: Tensor | None) -> tuple[object, ...] | None:
-    """What a batch depends on beside the arguments of a call; `None` where changes could not be told."""
-    found: list[object] = [torch.get_default_dtype(), torch.is_inference_mode_enabled()]
-    if reference is not None:
-        found += (reference.device, reference.dtype)
-    for name, one in fixed.items():
-        if one is not None:
-            if one.is_inference():
-                return None  # it has no version
-            found += (name, id(one), one._version)
-    return tuple(found)
+    """Whether all is labels on the CPU."""
+    return all(isinstance(one, Tensor) and one.is_cpu and not one.is_floating_point() for one in evidence.values())

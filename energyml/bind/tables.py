@@ -16,7 +16,7 @@ from energyml.bind.places import Frame, constant_exists, counted_dims, positions
 from energyml.bind.tensors import Compiler, Environment, Evaluator, IndexSet
 from energyml.ir.graph import Affine, Edges, Forbidden, Graph, Range, SchemeRule, Table, Term
 from energyml.model import schemes
-from energyml.model.expression import Potential
+from energyml.model.expression import At, Potential, Reference
 from energyml.model.types import Extent
 from energyml.transforms import recorded
 
@@ -24,8 +24,11 @@ from energyml.transforms import recorded
 class TableTerm(BoundTerm):
     """A term with a table over the labels of its scope, for each element of its index set."""
 
-    def __init__(self, term: Term, graph: Graph, table: Callable[[IndexSet], Evaluator]) -> None:
+    def __init__(
+        self, term: Term, graph: Graph, table: Callable[[IndexSet], Evaluator], reads: str | None = None
+    ) -> None:
         super().__init__(term, graph)
+        self.reads = reads  # the one parameter that the table is entries of, where nothing is computed
         self.rank = len(term.domain)
         self.counted = counted_dims(term, graph)
         self.constants = _constants(term, graph)
@@ -239,6 +242,13 @@ def factor_table(term: Term, body: Table, graph: Graph, compiler: Compiler, over
     lead = 1 + len(term.domain)
     order = [*range(lead), *(lead + axis for axis in body.order)]
     return lambda env: value(env).permute(order)
+
+
+def read_parameter(body: Table) -> str | None:
+    """The parameter that a factor's table is entries of; `None` where something is computed from tensors."""
+    value = body.value.base if isinstance(body.value, At) else body.value
+    plain = isinstance(value, Reference) and value.kind == "param"
+    return value.name if plain and body.order == tuple(range(len(body.order))) else None  # type: ignore[attr-defined]
 
 
 def _potts(weight: Tensor, count: int) -> Tensor:

@@ -10,7 +10,7 @@ from typing import cast
 
 from energyml.bind.bound import BoundTerm, Labels
 from energyml.bind.fields import LinearTerm, QuadraticTerm
-from energyml.bind.tables import TableTerm, factor_table, forbidden_table, scheme_table
+from energyml.bind.tables import TableTerm, factor_table, forbidden_table, read_parameter, scheme_table
 from energyml.bind.tensors import Compiler
 from energyml.bind.whole import BlackBoxTerm, MaskedTerm, StepwiseTerm
 from energyml.ir.graph import (
@@ -33,7 +33,8 @@ def bind_term(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
 
 
 def _table(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
-    return TableTerm(term, graph, lambda over: factor_table(term, cast("Table", term.body), graph, compiler, over))
+    body = cast("Table", term.body)
+    return TableTerm(term, graph, lambda over: factor_table(term, body, graph, compiler, over), read_parameter(body))
 
 
 def _forbid(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:

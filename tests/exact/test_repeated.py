@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 import energyml as em
+from energyml.backends.native import graphs
+from energyml.backends.native.graph import Question
 
 torch.set_num_threads(1)
 
@@ -185,3 +187,78 @@ infer exact
         assert batch() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("using", ["exact", "exact(engine: torch)", "enumerate"])
+@pytest.mark.parametrize("edges", [CYCLE, STAR])
+def test_a_posterior_asked_again_sees_other_parameters(edges: list[list[int]], using: str) -> None:
+    model, labels = made(edges), known(-1, 2, -1, -1, 0)
+    with torch.no_grad():
+        first = model.infer(evidence={"y": labels}, using=using)
+        kept = first.log_partition.clone(), first.marginals["y"].clone()
+        labels[0, 1] = 0  # the question stays what it was
+        model.infer(evidence={"y": labels}, using=using)
+        for step in range(4):
+            model.u.add_(torch.randn_like(model.u))
+            again = first.again() if step % 2 else first.again().again()
+            truth = fresh(model, known(-1, 2, -1, -1, 0))
+            torch.testing.assert_close(torch.cat([again.log_partition, again.marginals["y"].flatten()]), truth)
+        assert torch.equal(first.log_partition, kept[0])
+        assert torch.equal(first.marginals["y"], kept[1])
+    total = first.again().log_partition.sum()
+    found = torch.autograd.grad(total, [model.u])[0]
+    torch.testing.assert_close(found, torch.autograd.grad(fresh_total(model, known(-1, 2, -1, -1, 0)), [model.u])[0])
+
+
+def test_answers_from_parameters_alone_notice_all_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second question and those after it are answered by native code that reads the parameters itself."""
+    model, labels = made(), known(-1, 2, -1, -1, 0)
+    answers = []
+    ask = Question.ask
+    monkeypatch.setattr(Question, "ask", lambda *given: answers.append(ask(*given)) or answers[-1])
+
+    def check(near: float = 1e-12) -> None:
+        for mode in (torch.no_grad, torch.inference_mode):
+            for _ in range(4):
+                with mode():
+                    posterior = model.infer(evidence={"y": labels}, using="exact")
+                    total, marginals = posterior.log_partition, posterior.marginals["y"]
+                    found = torch.cat([total, marginals.flatten()])
+                    torch.testing.assert_close(found, fresh(model, labels), rtol=near, atol=near)
+                    total.add_(1)  # answers are the caller's
+                    marginals.zero_()
+
+    check()
+    if graphs is not None and hasattr(Tensor, "__dlpack_c_exchange_api__"):
+        assert len(answers) == 12
+        assert not any(one is None for one in answers)
+    model.w.data = model.w.data.transpose(1, 2)  # not contiguous
+    check()
+    model.w.data = torch.randn_like(model.w).contiguous()
+    check()
+    with torch.no_grad():
+        model.w[2] = -torch.inf
+        model.u[0] = 1e5
+    check(1e-9)
+    with torch.no_grad():
+        model.w[2, 0, 0] = 1e6
+    check(1e-9)
+    with torch.no_grad():
+        model.w.normal_()
+        model.u.normal_()
+    model.gains["node"] = 0.5
+    check()
+    model.gains.clear()
+    check()
+    model.float()
+    check(1e-5)
+    model.double()
+    labels[0, 0] = 2
+    check()
+    with torch.no_grad():
+        model.u[0, 2] = -torch.inf  # what is observed is forbidden
+        assert model.infer(evidence={"y": labels}, using="exact").log_partition.isneginf().all()
+        for _ in range(3):
+            posterior = model.infer(evidence={"y": labels}, using="exact")
+            assert posterior.log_partition.isneginf().all()
+            assert not posterior.marginals["y"].any()

@@ -1,0 +1,224 @@
+// Small steps in exp space: a stream of pieces without loops over labels or branches over tables.
+//
+// The clique of a step is laid out in chunks of eight entries: a row of eight entries of the message, or two rows of at most four.  A piece
+// says where the eight stand in a table or message: they are loaded together and put in order by one shuffle.
+#pragma once
+
+#include "eliminate.h"
+
+namespace energyml {
+
+// Vectors of 64 bytes: rows of lanes are long here, and loads are what counts.
+typedef double Wide __attribute__((vector_size(64), aligned(8), may_alias));
+typedef int64_t WideIndex __attribute__((vector_size(64), aligned(8), may_alias));
+
+INLINE Wide load_wide(const double* from) { return *reinterpret_cast<const Wide*>(from); }
+INLINE void store_wide(double* to, Wide value) { *reinterpret_cast<Wide*>(to) = value; }
+INLINE Wide halves_swapped(Wide value) { return __builtin_shuffle(value, WideIndex{4, 5, 6, 7, 0, 1, 2, 3}); }
+
+// exp of numbers that are at most 0, as in vectors.h; even and odd powers side by side, so that less is waited for.
+INLINE Wide exponential_wide(Wide x) {
+    typedef Lanes<double> L;
+    const Wide bounded = x > L::low - Wide{} ? x : L::low - Wide{};
+    Wide shifted = bounded * 1.44269504088896340736 + L::magic;
+    const Wide n = shifted - L::magic;
+    const Wide r = bounded - n * L::ln2_high - n * L::ln2_low, z = r * r;
+    Wide odd = z * (1.0 / 6227020800.0) + 1.0 / 39916800.0, even = z * (1.0 / 479001600.0) + 1.0 / 3628800.0;
+    odd = odd * z + 1.0 / 362880.0;
+    even = even * z + 1.0 / 40320.0;
+    odd = odd * z + 1.0 / 5040.0;
+    even = even * z + 1.0 / 720.0;
+    odd = odd * z + 1.0 / 120.0;
+    even = even * z + 1.0 / 24.0;
+    odd = odd * z + 1.0 / 6.0;
+    even = even * z + 0.5;
+    const Wide p = (odd * r + even) * z + r + 1.0;
+    const WideIndex bits = (reinterpret_cast<WideIndex&>(shifted) + L::bias) << L::mantissa;
+    const Wide found = p * reinterpret_cast<const Wide&>(bits);
+    return x < L::low - Wide{} ? Wide{} : found;
+}
+
+// The smaller of two numbers, of which the first may be 0 and does not count then.
+INLINE Wide smaller_of(Wide value, Wide least) {
+    const Wide there = value > Wide{} ? value : least;
+    return there < least ? there : least;
+}
+INLINE double largest(Wide value) {
+    double found = value[0];
+    for (int i = 1; i < 8; ++i) found = std::max(found, value[i]);
+    return found;
+}
+INLINE double smallest(Wide value) {
+    double found = value[0];
+    for (int i = 1; i < 8; ++i) found = std::min(found, value[i]);
+    return found;
+}
+class FlatSteps {
+  public:
+    FlatSteps(const Graph& graph, double* room, const int64_t* shifts)
+        : pieces_(graph.pieces.data()), backs_(graph.backs.data()), messages_(graph.sources.size()), room_(room), shifts_(shifts) {}
+
+    // The message of a step; `least` with the smaller of its own lanes and the entries that are not 0.
+    INLINE Wide up(const Flat& step, Wide least) const { return step.far ? up_of<true>(step, least) : up_of<false>(step, least); }
+
+    // The shares of the tables and messages of a step, from those of its message: receivers say where these go, null for nowhere.
+    INLINE void down(const Flat& step, const double* shares, double scale, double* const* receivers) const {
+        if (step.far)
+            down_of<true>(step, shares, scale, receivers);
+        else
+            down_of<false>(step, shares, scale, receivers);
+    }
+
+    // Divides a message by the power of two above its largest entry; the exponent of that.
+    INLINE int64_t normalise(const Flat& step, Wide& least) const {
+        double* out = room_ + step.message;
+        Wide highs = Wide{};
+        for (int64_t group = 0; group < step.groups; ++group) {
+            const Wide own = load_wide(out + 8 * group);
+            highs = own > highs ? own : highs;
+        }
+        const double high = largest(highs);
+        if (!(high > 0)) return 0;
+        const int64_t by = exponent_of<double>(high) + 1;
+        const double scale = power_of_two<double>(-by);
+        for (int64_t group = 0; group < step.groups; ++group) {
+            const Wide own = load_wide(out + 8 * group) * scale;
+            least = smaller_of(own, least);
+            store_wide(out + 8 * group, own);
+        }
+        return by;
+    }
+
+  private:
+    template <bool FAR> INLINE Wide lanes(const Piece& piece) const {
+        const double* from = room_ + piece.from + shifts_[piece.known];
+        if (FAR) {
+            Wide found;
+            for (int i = 0; i < 8; ++i) found[i] = from[piece.places[i]];
+            return found;
+        }
+        int64_t places;  // as one number, whose low bits are the place of the first: a shuffle reads no others
+        std::memcpy(&places, piece.places, sizeof places);
+        return __builtin_shuffle(load_wide(from), (places - WideIndex{}) >> WideIndex{0, 8, 16, 24, 32, 40, 48, 56});
+    }
+
+    template <bool FAR> INLINE Wide product(const Piece* piece, int64_t inputs) const {
+        Wide found = 1.0 - Wide{};
+        for (const Piece* end = piece + inputs; piece != end; ++piece) found *= lanes<FAR>(*piece);
+        return found;
+    }
+
+    template <bool FAR> INLINE Wide up_of(const Flat& step, Wide least) const {
+        const Piece* piece = pieces_ + step.first;
+        for (int64_t group = 0; group < step.groups; ++group) {
+            Wide sums = product<FAR>(piece, step.inputs);
+            piece += step.inputs;
+            for (int64_t chunk = 1; chunk < step.chunks; ++chunk, piece += step.inputs) sums += product<FAR>(piece, step.inputs);
+            if (step.paired) sums += halves_swapped(sums);
+            least = smaller_of(sums, least);
+            store_wide(room_ + step.message + 8 * group, sums);
+        }
+        return least;
+    }
+
+    template <bool FAR> INLINE void down_of(const Flat& step, const double* shares, double scale, double* const* receivers) const {
+        const Piece* piece = pieces_ + step.first;
+        for (int64_t group = 0; group < step.groups; ++group) {
+            const Wide sums = load_wide(room_ + step.message + 8 * group), weights = load_wide(shares + 8 * group);
+            Wide ratio = sums > Wide{} ? scale * weights / (sums > Wide{} ? sums : 1.0 - Wide{}) : Wide{};
+            if (step.paired) ratio = __builtin_shuffle(ratio, WideIndex{0, 1, 2, 3, 0, 1, 2, 3});
+            for (int64_t chunk = 0; chunk < step.chunks; ++chunk, piece += step.inputs) {
+                const Wide share = product<FAR>(piece, step.inputs) * ratio;
+                for (const Piece* one = piece; one != piece + step.inputs; ++one)
+                    if (receivers[one->source]) give(*one, share, receivers[one->source] + one->from + shifts_[one->known]);
+            }
+        }
+    }
+
+    INLINE void give(const Piece& piece, Wide share, double* to) const {
+        alignas(64) double apart[8];
+        if (!piece.words) {
+            store_wide(apart, share);
+            for (int i = 0; i < 8; ++i) to[piece.places[i]] += apart[i];
+            return;
+        }
+        Wide sums = Wide{};
+        for (const uint64_t *word = backs_ + piece.back, *end = word + piece.words; word != end; ++word)
+            sums += __builtin_shuffle(share, Wide{}, (static_cast<int64_t>(*word) - WideIndex{}) >> WideIndex{0, 8, 16, 24, 32, 40, 48, 56});
+        if (piece.source == messages_) {  // zeros are added to what stands behind its places
+            store_wide(to, load_wide(to) + sums);
+            return;
+        }
+        store_wide(apart, sums);
+        for (int i = 0; i < piece.count; ++i) to[i] += apart[i];
+    }
+
+    const Piece* pieces_;
+    const uint64_t* backs_;
+    size_t messages_;  // what pieces of messages have as source
+    double* room_;
+    const int64_t* shifts_;
+};
+
+// Steps from `first` on for as long as they are pieces, in functions of their own, so that all that they need stays in registers.
+
+// The messages; the first step that is none.  `lows`, eight of them, are kept below all entries that are not 0.  A message that has to be
+// normalised, or any where CAREFUL, is divided by a power of two; it is multiplied into its scale and its exponent is added.
+DISPATCH size_t send_flat(
+    const Graph& graph, size_t first, double* room, const int64_t* shifts, bool careful, double* lows, double* scales, int64_t& exponent) {
+    const FlatSteps steps(graph, room, shifts);
+    Wide least = load_wide(lows);
+    size_t k = first;
+    for (; k < graph.flats.size() && graph.flats[k].groups; ++k) {
+        least = steps.up(graph.flats[k], least);
+        if (!careful && !graph.steps[k].normalised) continue;
+        const int64_t by = steps.normalise(graph.flats[k], least);
+        scales[k] = power_of_two<double>(-by);
+        exponent += by;
+    }
+    store_wide(lows, least);
+    return k;
+}
+
+// The shares, from step `last - 1` down; the last step that is none, plus 1.
+DISPATCH size_t hand_out_flat(
+    const Graph& graph, size_t last, double* room, const int64_t* shifts, const double* shares, const double* scales, double* const* receivers) {
+    const FlatSteps steps(graph, room, shifts);
+    for (; last > 0 && graph.flats[last - 1].groups; --last)
+        steps.down(graph.flats[last - 1], shares + graph.flats[last - 1].message - graph.room, scales[last - 1], receivers);
+    return last;
+}
+
+// exp(entries - the largest of them); the largest (0 where all are -inf), and how far below it the smallest is that is not -inf.
+DISPATCH double exponentiate(const double* from, int64_t count, double* to, double& low) {
+    const Wide nothing = NOTHING - Wide{};
+    Wide highs = nothing, lows = -nothing;
+    int64_t k = 0;
+    for (; k + 8 <= count; k += 8) {
+        const Wide here = load_wide(from + k);
+        highs = here > highs ? here : highs;
+        const Wide there = here > nothing ? here : lows;
+        lows = there < lows ? there : lows;
+    }
+    double high = largest(highs), least = smallest(lows);
+    for (; k < count; ++k) {
+        high = std::max(high, from[k]);
+        least = from[k] > NOTHING && from[k] < least ? from[k] : least;
+    }
+    low = 0;
+    if (!(high > NOTHING)) {
+        std::fill(to, to + count, 0.0);
+        return 0;
+    }
+    low = least - high;
+    for (k = 0; k + 8 <= count; k += 8) store_wide(to + k, exponential_wide(load_wide(from + k) - high));
+    if (k < count) {
+        Wide rest = Wide{};
+        for (int64_t i = k; i < count; ++i) rest[i - k] = from[i] - high;
+        rest = exponential_wide(rest);
+        for (int64_t i = k; i < count; ++i) to[i] = rest[i - k];
+    }
+    return high;
+}
+
+}  // namespace energyml
