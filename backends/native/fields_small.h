@@ -184,43 +184,13 @@ INLINE void mirror(double* matrix, int64_t size) {
         for (int64_t j = i < whole ? i / block * block : 0; j < i; ++j) matrix[i * stride + j] = matrix[j * stride + i];
 }
 
-// Columns [from, from + 4 C) of R rows of a product: out[r] = sum over k of x[k, r] y[k].
-template <int R, int C> INLINE void product_tile(const double* x, const double* y, int64_t size, int64_t stride, double* out) {
-    constexpr int64_t lanes = Lanes<double>::count;
-    V<double> total[R][C] = {};
-    for (int64_t k = 0; k < size; ++k) {
-        V<double> right[C];
-        for (int c = 0; c < C; ++c) right[c] = load<double>(y + k * stride + c * lanes);
-        for (int r = 0; r < R; ++r) {
-            const V<double> left = all<double>(x[k * stride + r]);
-            for (int c = 0; c < C; ++c) total[r][c] += left * right[c];
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) store<double>(out + r * stride + c * lanes, total[r][c]);
-}
-
-// The product of two symmetric matrices that commute, which is symmetric too: its upper half, and that mirrored.
+// The product of two symmetric matrices that commute, which is symmetric too.
 DISPATCH void symmetric_product(const double* x, const double* y, int64_t size, double* out) {
-    constexpr int64_t lanes = Lanes<double>::count;
     const int64_t stride = padded(size);
-    for (int64_t i = 0; i < size; i += LEFT) {
-        int64_t j = i, vectors = (stride - i) / lanes;
-        for (int64_t wide; vectors; vectors -= wide, j += wide * lanes) {
-            wide = vectors == 4 ? 2 : std::min<int64_t>(3, vectors);
-            const double *left = x + i, *right = y + j;
-            double* to = out + i * stride + j;
-            if (size - i < LEFT)  // the last few rows
-                for (int64_t r = 0; r < size - i; ++r)
-                    for (int64_t c = 0; c < wide; ++c) product_tile<1, 1>(left + r, right + c * lanes, size, stride, to + r * stride + c * lanes);
-            else if (wide == 3)
-                product_tile<4, 3>(left, right, size, stride, to);
-            else if (wide == 2)
-                product_tile<4, 2>(left, right, size, stride, to);
-            else
-                product_tile<4, 1>(left, right, size, stride, to);
-        }
-    }
+    std::fill(out, out + size * stride, 0.0);
+    const Triangle<double> all{{x, stride}, {y, stride}, size, 0, stride, out, stride};
+    for (int64_t i = 0; i < size; i += LEFT) all.add(i, 0, [] {});
+    for (int64_t i = 0; i < size; ++i) std::fill(out + i * stride + size, out + (i + 1) * stride, 0.0);
     mirror(out, size);
 }
 
@@ -343,15 +313,6 @@ DISPATCH void third_power(const double* matrix, double norm, const double* secon
     symmetric_product(second, room, size, out);
 }
 
-// Columns of one row of a product.
-template <int C> INLINE void row_of_product(const double* factors, const double* y, int64_t size, int64_t stride, double* out) {
-    constexpr int64_t lanes = Lanes<double>::count;
-    V<double> total[C] = {};
-    for (int64_t k = 0; k < size; ++k)
-        for (int c = 0; c < C; ++c) total[c] += all<double>(factors[k]) * load<double>(y + k * stride + c * lanes);
-    for (int c = 0; c < C; ++c) store<double>(out + c * lanes, total[c]);
-}
-
 // L [rank, K], LᵀL near a positive semidefinite matrix, by Cholesky with pivots: what is left has a trace below `part` of it.  The matrix is
 // the product of two symmetric ones that commute, of which only the diagonal and the rows of pivots are made.
 // The rank, or -1 where it would be more than `most`.  Spoils `diagonal`, room for K numbers.
@@ -375,10 +336,12 @@ DISPATCH int64_t low_rank_factor(const double* x, const double* y, int64_t size,
         if (left <= enough || !(diagonal[pivot] > 0)) return rank;
         if (rank == most) break;
         double* __restrict row = out + rank * stride;
-        const double* __restrict factors = x + pivot * stride;
-        int64_t j = 0;
-        for (; j + 4 * lanes <= stride; j += 4 * lanes) row_of_product<4>(factors, y + j, size, stride, row + j);
-        for (; j < stride; j += lanes) row_of_product<1>(factors, y + j, size, stride, row + j);
+        std::fill(row, row + stride, 0.0);
+        for (int64_t k = 0; k < size; ++k) {
+            const double* __restrict other = y + k * stride;
+            const double factor = x[pivot * stride + k];
+            for (int64_t j = 0; j < stride; ++j) row[j] += factor * other[j];
+        }
         for (int64_t before = 0; before < rank; ++before) {
             const double* __restrict other = out + before * stride;
             const double factor = other[pivot];
