@@ -258,13 +258,15 @@ template <class T> class ScaledTree {
         T* out = belief(node);
         const T* from = unary_ + node * labels_;
         received_[node] = 0;
-        V<T> high_lanes = nothing;
+        V<T> high_lanes = nothing, low_lanes = -nothing;
         int64_t c = 0;
         for (; c + lanes <= labels_; c += lanes) {
             const V<T> x = load(from + c);
             store(out + c, x);
             high_lanes = larger<T>(x, high_lanes);
+            low_lanes = smaller<T>(x, low_lanes);
         }
+        const int64_t whole = c;
         if (c < padded_) {
             V<T> x = nothing;
             if (node + 1 < tree_.nodes && padded_ <= 2 * labels_)  // what follows the row is the next node's
@@ -275,7 +277,10 @@ template <class T> class ScaledTree {
             high_lanes = larger<T>(x, high_lanes);
         }
         const T high = horizontal_max<T>(high_lanes), base = high > nothing[0] ? high : 0;
-        for (c = 0; c < padded_; c += lanes) {
+        c = 0;
+        if (-horizontal_max<T>(-low_lanes) - base >= -Bounds<T>::spread)  // none of them is too far away, or not allowed
+            for (; c < whole; c += lanes) store(out + c, small_exponential<T>(load(out + c) - base));
+        for (; c < padded_; c += lanes) {
             const V<T> x = load(out + c) - base;
             lost |= (x < all<T>(-Bounds<T>::spread)) & (x > nothing);
             store(out + c, exponential<T>(x));
