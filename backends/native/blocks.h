@@ -24,8 +24,9 @@ constexpr int64_t BLOCK = 512;  // doubles of a block: rows times lanes; larger 
 constexpr int64_t SMALL = 16, MOST_INPUTS = 32, MOST_KEPT = 8;
 
 // In exp space: chunks of eight entries that the clique of a step may have that is laid out as pieces; powers of two that the entries of a
-// message stay below, and those of the inputs of a step together; factors in a message that has to be normalised.
-constexpr int64_t MOST_CHUNKS = 16, LARGE_BITS = 24, MOST_BITS = 60, MANY_FACTORS = 24;
+// message stay below, and those of the inputs of a step together; by how many powers the reader of messages multiplies them at most; factors
+// in a message that has to be normalised.
+constexpr int64_t MOST_CHUNKS = 16, LARGE_BITS = 24, MOST_BITS = 60, MOST_DEFERRED = 512, MANY_FACTORS = 24;
 
 // Numbers that live as long as a program: a few large pieces of memory in place of many small ones.
 template <class T> class Arena {
@@ -90,7 +91,10 @@ struct Elimination {
     // Blocks: the cells of the message from `inner` on make the lanes, the others are counted by an odometer.
     int64_t inner, lanes, chunk, stride;
     bool small;
-    bool normalised;  // in exp space the largest entry of the message is brought near 1
+    // In exp space: whether the largest entry of the message is brought near 1; of one that is visited in blocks, how many powers of two it
+    // may be above that (and eight times as many below), and how many below it may be for its reader to take care of that; 0 for none.
+    bool normalised;
+    int64_t allowed, deferred;
 };
 
 // Eight entries of a clique as a table or message gives them: where these stand in the room of exp space, each at most 255 behind `from`.
@@ -227,19 +231,26 @@ struct Receiving {
     int64_t row;
 };
 
+// What was seen of a message that is visited in blocks: whether it has zeros, and the exponent of its smallest other entry.
+struct Seen {
+    bool zeros;
+    int64_t bits;
+};
+
 // What a thread needs while it visits blocks, kept from step to step.
 struct Room {
     std::vector<Part> parts;
     std::vector<int64_t> index;  // of the odometer
     std::vector<double> block, common, common_shares;
-    // In exp space: for each step the power of two that its message was multiplied with; lanes that were laid side by side; what makes the
+    // In exp space: for each step the power of two that its message was multiplied with, and the one that its reader has to; lanes that were laid side by side; what makes the
     // products of a block shares; the tables and the gradients of a block; by how much known labels move tables; where
-    // gradients go; the largest entries of tables, and how far below them the smallest are.
-    std::vector<double> scale, spread, ratio, highs, lows;
+    // gradients go; the largest entries of tables, and how far below them the smallest are; what was seen of messages.
+    std::vector<double> scale, pending, spread, ratio, highs, lows;
     std::vector<Lanewise> lanewise;
     std::vector<Receiving> receiving;
     std::vector<int64_t> shifts;
     std::vector<double*> receivers;
+    std::vector<Seen> found;
 
     // Give back what is large.
     void settle() {

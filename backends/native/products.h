@@ -14,17 +14,73 @@ namespace energyml {
 
 constexpr double REACH = 600;       // the log of how far entries of a table may be from the largest: e^-600 is above 2^-FLOOR_BITS
 constexpr int64_t FLOOR_BITS = 900, LEAST_BITS = 1000;
-constexpr int64_t SMALL_BITS = 64;   // a message whose largest entry is below 2^-SMALL_BITS is normalised, where blocks look at it anyway
 
-// The largest entry of a message, and its smallest that is not 0.
+// The largest entry of a message, its smallest that is not 0, and its smallest.
 struct Extremes {
-    Wide highs = Wide{}, lows = 1.0 - Wide{};
+    Wide highs = Wide{}, lows = 1.0 - Wide{}, least = 1.0 - Wide{};
 
     INLINE void see(Wide sums) {
         highs = sums > highs ? sums : highs;
         lows = smaller_of(sums, lows);
+        least = sums < least ? sums : least;
     }
 };
+
+// COUNT tables and ROWS rows where the compiler is to know them; -1 and 0 else.
+template <int COUNT, int ROWS_>
+INLINE void add_rows_of(
+    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Extremes& found) {
+    const int64_t tables_count = COUNT < 0 ? count : COUNT, row_count = ROWS_ ? ROWS_ : rows;
+    Extremes own = found;  // in registers
+    int64_t l = 0;
+    for (; l + 8 <= width; l += 8) {
+        Wide sums = Wide{};
+        for (int64_t j = 0; j < row_count; ++j) {
+            Wide product = constant[j] - Wide{};
+            for (int64_t k = 0; k < tables_count; ++k) product *= *reinterpret_cast<const Wide*>(tables[k].from + j * tables[k].row + l);
+            sums += product;
+        }
+        own.see(sums);
+        *reinterpret_cast<Wide*>(out + l) = sums;
+    }
+    found = own;
+    if (l == width) return;
+    Wide rest = Wide{};
+    for (int64_t i = 0; i < width - l; ++i) {
+        double sum = 0;
+        for (int64_t j = 0; j < row_count; ++j) {
+            double product = constant[j];
+            for (int64_t k = 0; k < tables_count; ++k) product *= tables[k].from[j * tables[k].row + l + i];
+            sum += product;
+        }
+        out[l + i] = sum;
+        for (int64_t lane = i; lane < 8; ++lane) rest[lane] = sum;  // lanes behind the last one repeat it
+    }
+    found.see(rest);
+}
+
+// The rows of a block, added up.
+INLINE void add_rows(const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Extremes& found) {
+    if (rows == 2 && count == 1)
+        add_rows_of<1, 2>(tables, count, constant, rows, width, out, found);
+    else if (rows == 2 && count == 2)
+        add_rows_of<2, 2>(tables, count, constant, rows, width, out, found);
+    else if (rows == 2 && count == 3)
+        add_rows_of<3, 2>(tables, count, constant, rows, width, out, found);
+    else if (count == 1)
+        add_rows_of<1, 0>(tables, count, constant, rows, width, out, found);
+    else if (count == 2)
+        add_rows_of<2, 0>(tables, count, constant, rows, width, out, found);
+    else
+        add_rows_of<-1, 0>(tables, count, constant, rows, width, out, found);
+}
+
+class ProductPass;
+
+// Steps that are visited in blocks: `ProductPass::add_up` and `ProductPass::blocks_down` as functions of their own, so that what they need
+// stays in registers.
+DISPATCH void send_blocks(ProductPass& pass, const Elimination& step, double* out, Extremes& found);
+DISPATCH void hand_out_blocks(ProductPass& pass, const Elimination& step, double scale);
 
 class ProductPass {
   public:
@@ -61,8 +117,36 @@ class ProductPass {
         for (size_t k = graph_.steps.size();;) {
             k = hand_out_flat(graph_, k, tables_.room, shifts, tables_.shares, room_.scale.data(), room_.receivers.data());
             if (k-- == 0) return;
-            blocks_down(graph_.steps[k], room_.scale[k]);
+            hand_out_blocks(*this, graph_.steps[k], room_.scale[k]);
         }
+    }
+
+    // A message, without a block in between: the lanes of all tables are multiplied and the rows added up in registers.
+    INLINE void add_up(const Elimination& step, double* out, Extremes& found) {
+        open(step, false);
+        Odometer odometer(step, room_);
+        for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
+            lay_out(step);
+            add_rows(room_.lanewise.data(), static_cast<int64_t>(room_.lanewise.size()), room_.block.data(), step.rows, step.lanes, out + entry, found);
+            odometer.advance();
+        }
+    }
+
+    // The shares of the inputs of a step, from those of its message.
+    INLINE void blocks_down(const Elimination& step, double scale) {
+        const double* message = tables_.messages + step.message;
+        const double* share = tables_.shares + step.message;
+        open(step, true);
+        grow(room_.ratio, step.lanes + PADDING);
+        Odometer odometer(step, room_);
+        for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
+            if (ratios(message + entry, share + entry, scale, step.lanes)) {
+                lay_out(step);
+                hand_out(step);
+            }
+            odometer.advance();
+        }
+        close(step);
     }
 
   private:
@@ -118,14 +202,14 @@ class ProductPass {
     template <bool CAREFUL> INLINE bool send_all(double total, double& log_z) {
         int64_t exponent = 0;
         room_.scale.assign(graph_.steps.size(), 1.0);
+        room_.pending.assign(graph_.steps.size(), 1.0);
+        room_.found.resize(std::max(room_.found.size(), graph_.steps.size()));
         double lows[8];  // the smallest entries of all messages
         std::fill(lows, lows + 8, 1.0);
         for (size_t k = 0;; ++k) {
             k = send_flat(graph_, k, tables_.room, room_.shifts.data(), CAREFUL, lows, room_.scale.data(), exponent);
             if (k == graph_.steps.size()) break;
-            const int64_t by = send<CAREFUL>(graph_.steps[k], lows);
-            exponent += by;
-            room_.scale[k] = power_of_two<double>(-by);
+            exponent += send<CAREFUL>(k, lows);
         }
         const double least = *std::min_element(lows, lows + 8);
         if (!(least >= power_of_two<double>(-FLOOR_BITS)) || !zeros_count(exponent_of<double>(least))) return false;
@@ -143,27 +227,34 @@ class ProductPass {
         return true;
     }
 
-    // One message that is visited in blocks, normalised where it has to be; the exponent of what it was divided by.
-    template <bool CAREFUL> INLINE int64_t send(const Elimination& step, double* lows) {
+    // One message that is visited in blocks, normalised where it has to be or whoever reads it can; the exponent of what it is divided by.
+    template <bool CAREFUL> INLINE int64_t send(size_t k, double* lows) {
+        const Elimination& step = graph_.steps[k];
         Extremes found;
         double* out = tables_.messages + step.message;
-        add_up(step, out, found);
+        send_blocks(*this, step, out, found);
         const double high = largest(found.highs);
+        const double low = smallest(found.lows);
         int64_t by = high > 0 ? exponent_of<double>(high) + 1 : 0;
-        if (!CAREFUL && !step.normalised && by <= LARGE_BITS && by >= -SMALL_BITS) by = 0;
+        const bool deferred = step.deferred && by <= step.allowed && by >= -step.deferred;
+        if (!deferred && !CAREFUL && by <= step.allowed && by >= -8 * step.allowed) by = 0;
         const double scale = power_of_two<double>(-by);
-        if (by)
+        if (by && !deferred)
             for (int64_t entry = 0; entry < step.entries; ++entry) out[entry] *= scale;
-        store_wide(lows, smaller_of(found.lows, smaller_of(found.lows * scale, load_wide(lows))));
+        (deferred ? room_.pending : room_.scale)[k] = scale;
+        lows[0] = std::min({lows[0], low, low * scale});
+        room_.found[k] = {smallest(found.least) == 0, exponent_of<double>(low) - by};
         return by;
     }
 
     // Whether the zeros of all messages are those of tables: no product of other entries underflows, as the smallest ones do not.
     bool zeros_count(int64_t bits) const {
         if (graph_.most_inputs * std::min(bits, low_bits_) > -LEAST_BITS) return true;
-        for (const Elimination& step : graph_.steps) {
-            const double* out = tables_.messages + step.message;
-            if (std::any_of(out, out + step.entries, [](double one) { return one == 0; }) && !(product_bits(step) > -LEAST_BITS)) return false;
+        for (size_t k = 0; k < graph_.steps.size(); ++k) {
+            const double* out = tables_.messages + graph_.steps[k].message;
+            const bool zeros = graph_.flats[k].groups ? std::find(out, out + graph_.steps[k].entries, 0.0) != out + graph_.steps[k].entries
+                                                      : room_.found[k].zeros;
+            if (zeros && !(product_bits(graph_.steps[k]) > -LEAST_BITS)) return false;
         }
         return true;
     }
@@ -172,26 +263,19 @@ class ProductPass {
     int64_t product_bits(const Elimination& step) const {
         int64_t bits = 0;
         for (const Input& input : step.inputs) {
-            const bool message = input.source < 0;
-            if (!message && !tables_.values[input.source]) continue;
+            const int64_t sender = -1 - input.source;
+            if (sender < 0 && !tables_.values[input.source]) continue;
+            if (sender >= 0 && !graph_.flats[sender].groups) {
+                bits += room_.found[sender].bits;
+                continue;
+            }
             const double* from = tables_.room + input.block;
-            const int64_t count = message ? graph_.steps[-1 - input.source].entries : input.size;
+            const int64_t count = sender < 0 ? input.size : graph_.steps[sender].entries;
             double least = 1;
             for (int64_t k = 0; k < count; ++k) least = from[k] > 0 && from[k] < least ? from[k] : least;
             bits += exponent_of<double>(least);
         }
         return bits;
-    }
-
-    // A message, without a block in between: the lanes of all tables are multiplied and the rows added up in registers.
-    INLINE void add_up(const Elimination& step, double* out, Extremes& found) {
-        open(step, false);
-        Odometer odometer(step, room_);
-        for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
-            lay_out(step);
-            add_rows(room_.block.data(), step.rows, step.lanes, out + entry, found);
-            odometer.advance();
-        }
     }
 
     // The tables of a step.  Scattered lanes are laid side by side: where a table does not mention all outer cells, once for all blocks that
@@ -202,6 +286,9 @@ class ProductPass {
         room_.common.clear();
         room_.common_shares.clear();
         int64_t needed = 0;
+        factor_ = 1;
+        for (const Input& input : step.inputs)
+            if (input.source < 0) factor_ *= room_.pending[-1 - input.source];
         for (const Input& input : step.inputs) needed += input.kind == SCATTERED ? std::max<int64_t>(1, input.spread_count) * block : 0;
         grow(room_.spread, back ? 2 * needed : needed);
         grow(room_.block, step.rows);
@@ -238,7 +325,7 @@ class ProductPass {
     INLINE void lay_out(const Elimination& step) {
         const int64_t rows = step.rows, lanes = step.lanes;
         double *constant = room_.block.data(), *here = free_;
-        for (int64_t j = 0; j < rows; ++j) constant[j] = 1;
+        for (int64_t j = 0; j < rows; ++j) constant[j] = factor_;
         room_.lanewise.clear();
         if (!room_.common.empty()) room_.lanewise.push_back({room_.common.data(), lanes});
         for (const Part& part : room_.parts) {
@@ -256,54 +343,6 @@ class ProductPass {
                 here += rows * lanes;
             }
         }
-    }
-
-    INLINE void add_rows(const double* constant, int64_t rows, int64_t width, double* out, Extremes& found) {
-        const Lanewise* tables = room_.lanewise.data();
-        const int64_t count = static_cast<int64_t>(room_.lanewise.size());
-        if (rows == 2 && count == 1)
-            add_rows_of<1, 2>(tables, count, constant, rows, width, out, found);
-        else if (rows == 2 && count == 2)
-            add_rows_of<2, 2>(tables, count, constant, rows, width, out, found);
-        else if (rows == 2 && count == 3)
-            add_rows_of<3, 2>(tables, count, constant, rows, width, out, found);
-        else if (count == 1)
-            add_rows_of<1, 0>(tables, count, constant, rows, width, out, found);
-        else if (count == 2)
-            add_rows_of<2, 0>(tables, count, constant, rows, width, out, found);
-        else
-            add_rows_of<-1, 0>(tables, count, constant, rows, width, out, found);
-    }
-
-    // COUNT tables and ROWS rows where the compiler is to know them; -1 and 0 else.
-    template <int COUNT, int ROWS_>
-    static INLINE void add_rows_of(
-        const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Extremes& found) {
-        const int64_t tables_count = COUNT < 0 ? count : COUNT, row_count = ROWS_ ? ROWS_ : rows;
-        int64_t l = 0;
-        for (; l + 8 <= width; l += 8) {
-            Wide sums = Wide{};
-            for (int64_t j = 0; j < row_count; ++j) {
-                Wide product = constant[j] - Wide{};
-                for (int64_t k = 0; k < tables_count; ++k) product *= *reinterpret_cast<const Wide*>(tables[k].from + j * tables[k].row + l);
-                sums += product;
-            }
-            found.see(sums);
-            *reinterpret_cast<Wide*>(out + l) = sums;
-        }
-        if (l == width) return;
-        Wide rest = Wide{};
-        for (int64_t i = 0; i < width - l; ++i) {
-            double sum = 0;
-            for (int64_t j = 0; j < row_count; ++j) {
-                double product = constant[j];
-                for (int64_t k = 0; k < tables_count; ++k) product *= tables[k].from[j * tables[k].row + l + i];
-                sum += product;
-            }
-            out[l + i] = sum;
-            for (int64_t lane = i; lane < 8; ++lane) rest[lane] = sum;  // lanes behind the last one repeat it
-        }
-        found.see(rest);
     }
 
     INLINE void multiply_common(const Elimination& step, const Input& input, const double* value) {
@@ -359,22 +398,6 @@ class ProductPass {
                 room_.index[k] = 0;
             }
         }
-    }
-
-    INLINE void blocks_down(const Elimination& step, double scale) {
-        const double* message = tables_.messages + step.message;
-        const double* share = tables_.shares + step.message;
-        open(step, true);
-        grow(room_.ratio, step.lanes + PADDING);
-        Odometer odometer(step, room_);
-        for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
-            if (ratios(message + entry, share + entry, scale, step.lanes)) {
-                lay_out(step);
-                hand_out(step);
-            }
-            odometer.advance();
-        }
-        close(step);
     }
 
     // What the products of a block are multiplied with to be shares; false where all are 0.
@@ -476,7 +499,11 @@ class ProductPass {
     const int64_t* example_strides_;
     bool& shared_;
     int64_t low_bits_ = 0;  // the exponents of all table entries are at least this
+    double factor_ = 1;      // what messages of the step at hand have to be multiplied with
     double* free_ = nullptr;  // room behind the lanes that were laid side by side for all blocks
 };
+
+DISPATCH void send_blocks(ProductPass& pass, const Elimination& step, double* out, Extremes& found) { pass.add_up(step, out, found); }
+DISPATCH void hand_out_blocks(ProductPass& pass, const Elimination& step, double scale) { pass.blocks_down(step, scale); }
 
 }  // namespace energyml

@@ -354,19 +354,31 @@ class Assembly {
     // that products.h needs, or too many factors are multiplied for them to stay far from 0, messages are normalised.
     void bound(Elimination& step, bool flat) {
         double bits = 0;
-        int64_t factors = 0;
+        int64_t factors = 0, blocks = 0;
         for (const Input& input : step.inputs) {
-            bits += input.source < 0 ? bits_[-1 - input.source] : 0;
+            if (input.source < 0) {
+                bits += bits_[-1 - input.source];
+                blocks += !graph_.flats[-1 - input.source].groups;
+            }
             factors += input.source < 0 ? factors_[-1 - input.source] : 1;
         }
-        if (bits > MOST_BITS) {
-            for (const Input& input : step.inputs)
-                if (input.source < 0) graph_.steps[-1 - input.source].normalised = true;
-            bits = 0;
+        const bool many = bits > MOST_BITS / 2;
+        if (many) bits = 0;
+        const int64_t each = blocks ? std::min(LARGE_BITS, MOST_BITS / 2 / blocks) : 0;
+        for (const Input& input : step.inputs) {
+            if (input.source >= 0) continue;
+            Elimination& sender = graph_.steps[-1 - input.source];
+            if (graph_.flats[-1 - input.source].groups) {
+                sender.normalised = sender.normalised || many;
+                continue;
+            }
+            sender.allowed = each;
+            sender.deferred = sender.entries > 8 * MOST_CHUNKS ? MOST_DEFERRED / blocks : 0;  // only blocks read so many entries
         }
-        bits += std::log2(static_cast<double>(step.rows));
+        step.allowed = step.deferred = 0;
+        bits += static_cast<double>(each * blocks) + std::log2(static_cast<double>(step.rows));
         step.normalised = flat && (bits > LARGE_BITS || factors > MANY_FACTORS);
-        bits_.push_back(step.normalised ? 0 : flat ? bits : LARGE_BITS);
+        bits_.push_back(step.normalised || !flat ? 0 : bits);
         factors_.push_back(step.normalised || !flat ? 0 : factors);
     }
 
@@ -416,7 +428,7 @@ class Assembly {
     std::vector<int64_t> ranks_;   // [cells]: the number of a known cell among them, -1 for others
     std::vector<int64_t> stride_;  // of the cells of the table at hand; 0 for all others
     int64_t spots_[8 * MOST_CHUNKS];  // where the entries of a message stand in the table at hand
-    std::vector<double> bits_;     // [steps]: powers of two that the entries of messages stay below
+    std::vector<double> bits_;     // [steps]: powers of two that the entries of messages stay below, where they are pieces
     std::vector<int64_t> factors_;  // [steps]: how many are in a message since the last one that was normalised
     Graph graph_;
 };

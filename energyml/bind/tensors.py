@@ -52,13 +52,14 @@ class Environment:
         copies: int = 1,
     ) -> None:
         self.module, self.batch, self.base, self.copies = module, batch, base, copies
-        self.gains: Mapping[str, Gain] = {} if gains is None else gains
+        self.gains: Mapping[str, Gain] = gains or {}
         self.relaxed: Mapping[tuple[str, bool], Tensor] = relaxed or {}
         self._cache: dict[tuple[int, bool], Tensor] = {}
 
     def afresh(self) -> Environment:
-        """The same batch with nothing remembered: for parameters that have changed."""
-        return Environment(self.module, self.batch, self.relaxed, self.gains, self.base, self.copies)
+        """The same batch with nothing remembered, under the gains of today: for parameters that have changed."""
+        gains: Mapping[str, Gain] = getattr(self.module, "gains", self.gains)
+        return Environment(self.module, self.batch, self.relaxed, gains, self.base, self.copies)
 
     def with_gains(self, gains: Mapping[str, Gain]) -> Environment:
         """The same batch under other gains; what networks gave is shared."""

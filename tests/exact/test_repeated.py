@@ -205,6 +205,9 @@ def test_a_posterior_asked_again_sees_other_parameters(edges: list[list[int]], u
             torch.testing.assert_close(torch.cat([again.log_partition, again.marginals["y"].flatten()]), truth)
         assert torch.equal(first.log_partition, kept[0])
         assert torch.equal(first.marginals["y"], kept[1])
+        model.gains["node"] = 0.5
+        torch.testing.assert_close(first.again().log_partition, fresh(model, known(-1, 2, -1, -1, 0))[:1])
+        model.gains.clear()
     total = first.again().log_partition.sum()
     found = torch.autograd.grad(total, [model.u])[0]
     torch.testing.assert_close(found, torch.autograd.grad(fresh_total(model, known(-1, 2, -1, -1, 0)), [model.u])[0])
