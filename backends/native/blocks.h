@@ -116,7 +116,7 @@ struct Flat {
     uint8_t groups = 0;   // of eight entries of the message
     uint8_t chunks;       // of eight entries of the clique, for each group
     bool paired;          // a chunk is two rows of at most four entries
-    bool far;             // places go beyond 7
+    bool far;             // lanes are loaded one by one: places go beyond 7, or shuffles are slow
 };
 
 // A table of which the factors take their entries.
@@ -156,7 +156,7 @@ struct Graph {
         piece.words = 0;
         for (int lane = 0; lane < 8; ++lane) {
             const uint8_t place = piece.places[lane];
-            if (place > 7 || met[place] == 4) return;
+            if (place > 7 || met[place] == 4 || !vectors_are_wide()) return;
             if (met[place] == count) words[count++] = 0x0808080808080808;
             words[met[place]++] ^= static_cast<uint64_t>(8 ^ lane) << 8 * place;
             last = std::max(last, place);

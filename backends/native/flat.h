@@ -12,18 +12,24 @@ namespace energyml {
 typedef double Wide __attribute__((vector_size(64), aligned(8), may_alias));
 typedef int64_t WideIndex __attribute__((vector_size(64), aligned(8), may_alias));
 
+// As `Lanes`: a vector's type loses its alignment where it is the argument of a template.
+struct WideLanes {
+    typedef Wide V;
+    static constexpr int count = 8;
+};
+
 INLINE Wide load_wide(const double* from) { return *reinterpret_cast<const Wide*>(from); }
 INLINE void store_wide(double* to, Wide value) { *reinterpret_cast<Wide*>(to) = value; }
 INLINE Wide halves_swapped(Wide value) { return __builtin_shuffle(value, WideIndex{4, 5, 6, 7, 0, 1, 2, 3}); }
 
 // exp of numbers that are at most 0, as in vectors.h; even and odd powers side by side, so that less is waited for.
-INLINE Wide exponential_wide(Wide x) {
+INLINE V<double> quick_exponential(V<double> x) {
     typedef Lanes<double> L;
-    const Wide bounded = x > L::low - Wide{} ? x : L::low - Wide{};
-    Wide shifted = bounded * 1.44269504088896340736 + L::magic;
-    const Wide n = shifted - L::magic;
-    const Wide r = bounded - n * L::ln2_high - n * L::ln2_low, z = r * r;
-    Wide odd = z * (1.0 / 6227020800.0) + 1.0 / 39916800.0, even = z * (1.0 / 479001600.0) + 1.0 / 3628800.0;
+    const V<double> bounded = larger<double>(x, all<double>(L::low));
+    V<double> shifted = bounded * 1.44269504088896340736 + L::magic;
+    const V<double> n = shifted - L::magic;
+    const V<double> r = bounded - n * L::ln2_high - n * L::ln2_low, z = r * r;
+    V<double> odd = z * (1.0 / 6227020800.0) + 1.0 / 39916800.0, even = z * (1.0 / 479001600.0) + 1.0 / 3628800.0;
     odd = odd * z + 1.0 / 362880.0;
     even = even * z + 1.0 / 40320.0;
     odd = odd * z + 1.0 / 5040.0;
@@ -32,27 +38,39 @@ INLINE Wide exponential_wide(Wide x) {
     even = even * z + 1.0 / 24.0;
     odd = odd * z + 1.0 / 6.0;
     even = even * z + 0.5;
-    const Wide p = (odd * r + even) * z + r + 1.0;
-    const WideIndex bits = (reinterpret_cast<WideIndex&>(shifted) + L::bias) << L::mantissa;
-    const Wide found = p * reinterpret_cast<const Wide&>(bits);
-    return x < L::low - Wide{} ? Wide{} : found;
+    const V<double> p = (odd * r + even) * z + r + 1.0;
+    I<double> bits = (reinterpret_cast<I<double>&>(shifted) + L::bias) << L::mantissa;
+    const V<double> found = p * reinterpret_cast<V<double>&>(bits);
+    return x < all<double>(L::low) ? V<double>{} : found;
 }
 
 // The smaller of two numbers, of which the first may be 0 and does not count then.
-INLINE Wide smaller_of(Wide value, Wide least) {
-    const Wide there = value > Wide{} ? value : least;
+template <class Vector> INLINE Vector smaller_of(Vector value, Vector least) {
+    const Vector there = value > Vector{} ? value : least;
     return there < least ? there : least;
 }
+
+// Numbers divided by others, 0 where these are 0.
+template <class Vector> INLINE Vector quotient(Vector value, Vector by) {
+    return by > Vector{} ? value / (by > Vector{} ? by : 1.0 - Vector{}) : Vector{};
+}
+
+// A function of vectors of 64 bytes, by halves where there are none.
+template <bool WIDE, class F> INLINE Wide both(F function, Wide one, Wide other) {
+    if (WIDE) return function(one, other);
+    alignas(64) double ones[8], others[8];
+    store_wide(ones, one);
+    store_wide(others, other);
+    for (int half = 0; half < 8; half += 4) store(ones + half, function(load(ones + half), load(others + half)));
+    return load_wide(ones);
+}
+
 INLINE double largest(Wide value) {
     double found = value[0];
     for (int i = 1; i < 8; ++i) found = std::max(found, value[i]);
     return found;
 }
-INLINE double smallest(Wide value) {
-    double found = value[0];
-    for (int i = 1; i < 8; ++i) found = std::min(found, value[i]);
-    return found;
-}
+
 class FlatSteps {
   public:
     FlatSteps(const Graph& graph, double* room, const int64_t* shifts)
@@ -115,7 +133,7 @@ class FlatSteps {
             piece += step.inputs;
             for (int64_t chunk = 1; chunk < step.chunks; ++chunk, piece += step.inputs) sums += product<FAR>(piece, step.inputs);
             if (step.paired) sums += halves_swapped(sums);
-            least = smaller_of(sums, least);
+            least = both<!FAR>([](auto a, auto b) __attribute__((always_inline)) { return smaller_of(a, b); }, sums, least);
             store_wide(room_ + step.message + 8 * group, sums);
         }
         return least;
@@ -125,7 +143,7 @@ class FlatSteps {
         const Piece* piece = pieces_ + step.first;
         for (int64_t group = 0; group < step.groups; ++group) {
             const Wide sums = load_wide(room_ + step.message + 8 * group), weights = load_wide(shares + 8 * group);
-            Wide ratio = sums > Wide{} ? scale * weights / (sums > Wide{} ? sums : 1.0 - Wide{}) : Wide{};
+            Wide ratio = both<!FAR>([](auto a, auto b) __attribute__((always_inline)) { return quotient(a, b); }, scale * weights, sums);
             if (step.paired) ratio = __builtin_shuffle(ratio, WideIndex{0, 1, 2, 3, 0, 1, 2, 3});
             for (int64_t chunk = 0; chunk < step.chunks; ++chunk, piece += step.inputs) {
                 const Wide share = product<FAR>(piece, step.inputs) * ratio;
@@ -191,16 +209,16 @@ DISPATCH size_t hand_out_flat(
 
 // exp(entries - the largest of them); the largest (0 where all are -inf), and how far below it the smallest is that is not -inf.
 DISPATCH double exponentiate(const double* from, int64_t count, double* to, double& low) {
-    const Wide nothing = NOTHING - Wide{};
-    Wide highs = nothing, lows = -nothing;
+    constexpr int lanes = Lanes<double>::count;
+    const V<double> nothing = all<double>(NOTHING);
+    V<double> highs = nothing, lows = -nothing;
     int64_t k = 0;
-    for (; k + 8 <= count; k += 8) {
-        const Wide here = load_wide(from + k);
-        highs = here > highs ? here : highs;
-        const Wide there = here > nothing ? here : lows;
-        lows = there < lows ? there : lows;
+    for (; k + lanes <= count; k += lanes) {
+        const V<double> here = load(from + k);
+        highs = larger<double>(here, highs);
+        lows = smaller<double>(here > nothing ? here : lows, lows);
     }
-    double high = largest(highs), least = smallest(lows);
+    double high = horizontal_max<double>(highs), least = -horizontal_max<double>(-lows);
     for (; k < count; ++k) {
         high = std::max(high, from[k]);
         least = from[k] > NOTHING && from[k] < least ? from[k] : least;
@@ -211,12 +229,17 @@ DISPATCH double exponentiate(const double* from, int64_t count, double* to, doub
         return 0;
     }
     low = least - high;
-    for (k = 0; k + 8 <= count; k += 8) store_wide(to + k, exponential_wide(load_wide(from + k) - high));
-    if (k < count) {
-        Wide rest = Wide{};
-        for (int64_t i = k; i < count; ++i) rest[i - k] = from[i] - high;
-        rest = exponential_wide(rest);
-        for (int64_t i = k; i < count; ++i) to[i] = rest[i - k];
+    for (k = 0; k + 2 * lanes <= count; k += 2 * lanes) {
+        const V<double> one = quick_exponential(load(from + k) - high), other = quick_exponential(load(from + k + lanes) - high);
+        store(to + k, one);
+        store(to + k + lanes, other);
+    }
+    for (; k < count; k += lanes) {
+        const int64_t live = std::min<int64_t>(lanes, count - k);
+        V<double> rest = V<double>{};
+        for (int64_t i = 0; i < live; ++i) rest[i] = from[k + i] - high;
+        rest = quick_exponential(rest);
+        for (int64_t i = 0; i < live; ++i) to[k + i] = rest[i];
     }
     return high;
 }

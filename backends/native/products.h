@@ -15,37 +15,51 @@ namespace energyml {
 constexpr double REACH = 600;       // the log of how far entries of a table may be from the largest: e^-600 is above 2^-FLOOR_BITS
 constexpr int64_t FLOOR_BITS = 900, LEAST_BITS = 1000;
 
-// The largest entry of a message, its smallest that is not 0, and its smallest.
+// The largest entry of a message, its smallest that is not 0 (1 where there is none below), and its smallest.
 struct Extremes {
-    Wide highs = Wide{}, lows = 1.0 - Wide{}, least = 1.0 - Wide{};
+    double high = 0, low = 1, least = 1;
+};
 
-    INLINE void see(Wide sums) {
+// The same in lanes: of 64 bytes where there are such vectors; elsewhere comparisons of them would be made one by one.
+template <class L> struct Watched {
+    typedef typename L::V Vector;
+    Vector highs = Vector{}, lows = 1.0 - Vector{}, least = 1.0 - Vector{};
+
+    INLINE void see(Vector sums) {
         highs = sums > highs ? sums : highs;
         lows = smaller_of(sums, lows);
         least = sums < least ? sums : least;
     }
+    INLINE Extremes found() const {
+        Extremes all;
+        for (int i = 0; i < L::count; ++i)
+            all = {std::max(all.high, highs[i]), std::min(all.low, lows[i]), std::min(all.least, least[i])};
+        return all;
+    }
 };
 
 // COUNT tables and ROWS rows where the compiler is to know them; -1 and 0 else.
-template <int COUNT, int ROWS_>
+template <int COUNT, int ROWS_, class L>
 INLINE void add_rows_of(
-    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Extremes& found) {
+    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Watched<L>& watched) {
+    typedef typename L::V Vector;
+    constexpr int64_t lanes = L::count;
     const int64_t tables_count = COUNT < 0 ? count : COUNT, row_count = ROWS_ ? ROWS_ : rows;
-    Extremes own = found;  // in registers
+    Watched<L> own = watched;  // in registers
     int64_t l = 0;
-    for (; l + 8 <= width; l += 8) {
-        Wide sums = Wide{};
+    for (; l + lanes <= width; l += lanes) {
+        Vector sums = Vector{};
         for (int64_t j = 0; j < row_count; ++j) {
-            Wide product = constant[j] - Wide{};
-            for (int64_t k = 0; k < tables_count; ++k) product *= *reinterpret_cast<const Wide*>(tables[k].from + j * tables[k].row + l);
+            Vector product = constant[j] - Vector{};
+            for (int64_t k = 0; k < tables_count; ++k) product *= *reinterpret_cast<const Vector*>(tables[k].from + j * tables[k].row + l);
             sums += product;
         }
         own.see(sums);
-        *reinterpret_cast<Wide*>(out + l) = sums;
+        *reinterpret_cast<Vector*>(out + l) = sums;
     }
-    found = own;
+    watched = own;
     if (l == width) return;
-    Wide rest = Wide{};
+    Vector rest = Vector{};
     for (int64_t i = 0; i < width - l; ++i) {
         double sum = 0;
         for (int64_t j = 0; j < row_count; ++j) {
@@ -54,25 +68,27 @@ INLINE void add_rows_of(
             sum += product;
         }
         out[l + i] = sum;
-        for (int64_t lane = i; lane < 8; ++lane) rest[lane] = sum;  // lanes behind the last one repeat it
+        for (int64_t lane = i; lane < lanes; ++lane) rest[lane] = sum;  // lanes behind the last one repeat it
     }
-    found.see(rest);
+    watched.see(rest);
 }
 
 // The rows of a block, added up.
-INLINE void add_rows(const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Extremes& found) {
+template <class L>
+INLINE void add_rows(
+    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Watched<L>& watched) {
     if (rows == 2 && count == 1)
-        add_rows_of<1, 2>(tables, count, constant, rows, width, out, found);
+        add_rows_of<1, 2>(tables, count, constant, rows, width, out, watched);
     else if (rows == 2 && count == 2)
-        add_rows_of<2, 2>(tables, count, constant, rows, width, out, found);
+        add_rows_of<2, 2>(tables, count, constant, rows, width, out, watched);
     else if (rows == 2 && count == 3)
-        add_rows_of<3, 2>(tables, count, constant, rows, width, out, found);
+        add_rows_of<3, 2>(tables, count, constant, rows, width, out, watched);
     else if (count == 1)
-        add_rows_of<1, 0>(tables, count, constant, rows, width, out, found);
+        add_rows_of<1, 0>(tables, count, constant, rows, width, out, watched);
     else if (count == 2)
-        add_rows_of<2, 0>(tables, count, constant, rows, width, out, found);
+        add_rows_of<2, 0>(tables, count, constant, rows, width, out, watched);
     else
-        add_rows_of<-1, 0>(tables, count, constant, rows, width, out, found);
+        add_rows_of<-1, 0>(tables, count, constant, rows, width, out, watched);
 }
 
 class ProductPass;
@@ -122,14 +138,17 @@ class ProductPass {
     }
 
     // A message, without a block in between: the lanes of all tables are multiplied and the rows added up in registers.
-    INLINE void add_up(const Elimination& step, double* out, Extremes& found) {
+    template <class L> INLINE Extremes add_up(const Elimination& step, double* out) {
         open(step, false);
         Odometer odometer(step, room_);
+        Watched<L> watched;
         for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
             lay_out(step);
-            add_rows(room_.lanewise.data(), static_cast<int64_t>(room_.lanewise.size()), room_.block.data(), step.rows, step.lanes, out + entry, found);
+            const int64_t count = static_cast<int64_t>(room_.lanewise.size());
+            add_rows(room_.lanewise.data(), count, room_.block.data(), step.rows, step.lanes, out + entry, watched);
             odometer.advance();
         }
+        return watched.found();
     }
 
     // The shares of the inputs of a step, from those of its message.
@@ -233,17 +252,15 @@ class ProductPass {
         Extremes found;
         double* out = tables_.messages + step.message;
         send_blocks(*this, step, out, found);
-        const double high = largest(found.highs);
-        const double low = smallest(found.lows);
-        int64_t by = high > 0 ? exponent_of<double>(high) + 1 : 0;
+        int64_t by = found.high > 0 ? exponent_of<double>(found.high) + 1 : 0;
         const bool deferred = step.deferred && by <= step.allowed && by >= -step.deferred;
         if (!deferred && !CAREFUL && by <= step.allowed && by >= -8 * step.allowed) by = 0;
         const double scale = power_of_two<double>(-by);
         if (by && !deferred)
             for (int64_t entry = 0; entry < step.entries; ++entry) out[entry] *= scale;
         (deferred ? room_.pending : room_.scale)[k] = scale;
-        lows[0] = std::min({lows[0], low, low * scale});
-        room_.found[k] = {smallest(found.least) == 0, exponent_of<double>(low) - by};
+        lows[0] = std::min({lows[0], found.low, found.low * scale});
+        room_.found[k] = {found.least == 0, exponent_of<double>(found.low) - by};
         return by;
     }
 
@@ -403,15 +420,14 @@ class ProductPass {
     // What the products of a block are multiplied with to be shares; false where all are 0.
     INLINE bool ratios(const double* message, const double* share, double scale, int64_t lanes) {
         // Behind the last lane lies room (see `PADDING`); what is read there is not used.
-        Wide any = Wide{};
-        for (int64_t l = 0; l < lanes; l += 8) {
-            const Wide sums = *reinterpret_cast<const Wide*>(message + l), weights = *reinterpret_cast<const Wide*>(share + l);
-            const Wide found = sums > Wide{} ? scale * weights / (sums > Wide{} ? sums : 1.0 - Wide{}) : Wide{};
-            *reinterpret_cast<Wide*>(room_.ratio.data() + l) = found;
-            any = found != Wide{} ? found : any;
+        V<double> any = V<double>{};
+        for (int64_t l = 0; l < lanes; l += Lanes<double>::count) {
+            const V<double> found = quotient(load(share + l) * scale, load(message + l));
+            store(room_.ratio.data() + l, found);
+            any = found != V<double>{} ? found : any;
         }
         bool some = false;
-        for (int i = 0; i < 8; ++i) some = some || any[i] != 0;
+        for (int i = 0; i < Lanes<double>::count; ++i) some = some || any[i] != 0;
         return some;
     }
 
@@ -503,7 +519,9 @@ class ProductPass {
     double* free_ = nullptr;  // room behind the lanes that were laid side by side for all blocks
 };
 
-DISPATCH void send_blocks(ProductPass& pass, const Elimination& step, double* out, Extremes& found) { pass.add_up(step, out, found); }
+DISPATCH void send_blocks(ProductPass& pass, const Elimination& step, double* out, Extremes& found) {
+    found = vectors_are_wide() ? pass.add_up<WideLanes>(step, out) : pass.add_up<Lanes<double>>(step, out);
+}
 DISPATCH void hand_out_blocks(ProductPass& pass, const Elimination& step, double scale) { pass.blocks_down(step, scale); }
 
 }  // namespace energyml

@@ -332,7 +332,7 @@ class Assembly {
         made.groups = static_cast<uint8_t>(groups);
         made.chunks = static_cast<uint8_t>(chunks);
         made.paired = paired;
-        made.far = furthest > 7;
+        made.far = furthest > 7 || !vectors_are_wide();
         return true;
     }
 

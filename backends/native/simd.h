@@ -11,5 +11,16 @@
 #endif
 
 namespace energyml {
+
+// Whether there are vectors of 64 bytes: comparisons, choices and shuffles of them are one instruction then, and many elsewhere.
+inline bool vectors_are_wide() {
+#if defined(__GNUC__) && defined(__x86_64__)
+    static const bool found = __builtin_cpu_supports("avx512f");
+    return found;
+#else
+    return false;
+#endif
+}
+
 #include "vectors.h"
 }  // namespace energyml
