@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +53,7 @@ class GraphSession(Session):
 
     def __init__(self, problem: Problem, ground: Ground) -> None:
         self.problem, self.ground = problem, ground  # all else is read from these: many sessions answer one question
+        self._once = Remembered().once
 
     @property
     def graph(self) -> Graph:
@@ -89,10 +89,6 @@ class GraphSession(Session):
     def variables(self) -> list[str]:
         """All variables with labels."""
         return self.ground.sources.variables
-
-    @cached_property
-    def _once(self) -> Callable[[str, Callable[[], Any]], Any]:
-        return Remembered().once
 
     @property
     def outputs(self) -> list[str]:
