@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -35,11 +34,10 @@ class Trees:
     swapped: np.ndarray
     count: np.ndarray
 
-    @cached_property
-    def addresses(self) -> tuple[int, ...]:
-        """Where the arrays are."""
-        arrays = (self.parent, self.edge, self.order, self.height, self.swapped, self.count)
-        return tuple(array.ctypes.data for array in arrays)
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """All of them, in the order in which native code takes them."""
+        return self.parent, self.edge, self.order, self.height, self.swapped, self.count
 
 
 def order_trees(ends: np.ndarray, exists: np.ndarray) -> Trees | None:
@@ -61,9 +59,7 @@ def order_trees(ends: np.ndarray, exists: np.ndarray) -> Trees | None:
         trees = Trees(
             parent, edge, order, height, np.empty((batch, nodes), dtype=np.uint8), np.empty(batch, dtype=np.int64)
         )
-        fine = not kernels.order_forest(
-            batch, nodes, ends.shape[1], ends.ctypes.data, there.ctypes.data, *trees.addresses
-        )
+        fine = not kernels.order_forest(batch, nodes, ends.shape[1], ends, there, *trees.arrays)
     return trees if fine else None
 
 
@@ -149,7 +145,7 @@ def sweep(
     if maximise:
         found.labels = torch.zeros(batch, nodes, dtype=torch.int64)
     kernels.sweep_forest(
-        int(unary.dtype == torch.float64), batch, nodes, labels, *trees.addresses, unary.data_ptr(), pair.data_ptr(),
+        int(unary.dtype == torch.float64), batch, nodes, labels, *trees.arrays, unary.data_ptr(), pair.data_ptr(),
         example, edge, found.total.data_ptr(), _pointer(weights), _pointer(found.unary), _pointer(found.pair), stride,
         _pointer(apart), _pointer(found.labels), threads,
     )  # fmt: skip
