@@ -129,7 +129,7 @@ template <class T> INLINE void add_outer(const T* left, const T* right, int64_t 
         }
 }
 
-// The trees of one example.  `state` is [2, nodes, padded]: beliefs of the nodes, and the messages they sent.
+// The trees of one example.  `state` is [2, nodes, padded], zeros at first: beliefs of the nodes, and the messages they sent.
 template <class T> class ScaledTree {
   public:
     ScaledTree(const Forest& forest, int64_t example, const T* unary, const T* pair, int64_t edge_stride, const Exponentials<T>* shared, T* state, uint8_t* received)
@@ -251,40 +251,38 @@ template <class T> class ScaledTree {
         return own_;
     }
 
-    // exp(unary - max) of a node; returns the maximum, and notes scores that spread too far.
-    INLINE double start(int64_t node, I<T>& lost) {
+    // The scores of a node, a vector at a time; the last one reaches back where it would reach beyond the row.
+    template <class F> INLINE void each(int64_t node, F visit) const {
         constexpr int lanes = Lanes<T>::count;
-        const V<T> nothing = all<T>(-std::numeric_limits<T>::infinity());
+        const int64_t labels = labels_, last = labels - lanes;
+        const T* from = unary_ + node * labels;
+        if (last < 0) {
+            V<T> x = all<T>(-std::numeric_limits<T>::infinity());
+            for (int64_t c = 0; c < labels; ++c) x[c] = from[c];
+            return visit(0, x);
+        }
+        for (int64_t c = 0; c <= last; c += lanes) visit(c, load(from + c));
+        if (labels % lanes) visit(last, load(from + last));
+    }
+
+    // exp(unary - max) of a node; returns the maximum, and notes scores that spread too far.  What pads a row is zero from the start.
+    INLINE double start(int64_t node, I<T>& lost) {
+        const V<T> nothing = all<T>(-std::numeric_limits<T>::infinity()), far = all<T>(-Bounds<T>::spread);
         T* out = belief(node);
-        const T* from = unary_ + node * labels_;
         received_[node] = 0;
-        V<T> high_lanes = nothing, low_lanes = -nothing;
-        int64_t c = 0;
-        for (; c + lanes <= labels_; c += lanes) {
-            const V<T> x = load(from + c);
-            store(out + c, x);
-            high_lanes = larger<T>(x, high_lanes);
-            low_lanes = smaller<T>(x, low_lanes);
-        }
-        const int64_t whole = c;
-        if (c < padded_) {
-            V<T> x = nothing;
-            if (node + 1 < tree_.nodes && padded_ <= 2 * labels_)  // what follows the row is the next node's
-                x = first_lanes<T>(labels_ - c) ? load(from + c) : nothing;
-            else
-                for (int64_t k = 0; c + k < labels_; ++k) x[k] = from[c + k];
-            store(out + c, x);
-            high_lanes = larger<T>(x, high_lanes);
-        }
-        const T high = horizontal_max<T>(high_lanes), base = high > nothing[0] ? high : 0;
-        c = 0;
-        if (-horizontal_max<T>(-low_lanes) - base >= -Bounds<T>::spread)  // none of them is too far away, or not allowed
-            for (; c < whole; c += lanes) store(out + c, small_exponential<T>(load(out + c) - base));
-        for (; c < padded_; c += lanes) {
-            const V<T> x = load(out + c) - base;
-            lost |= (x < all<T>(-Bounds<T>::spread)) & (x > nothing);
-            store(out + c, exponential<T>(x));
-        }
+        V<T> highs = nothing, lows = -nothing;
+        each(node, [&](int64_t, V<T> x) __attribute__((always_inline)) {
+            highs = larger<T>(x, highs);
+            lows = smaller<T>(x, lows);
+        });
+        const T high = horizontal_max<T>(highs), base = high > nothing[0] ? high : 0;
+        if (-horizontal_max<T>(-lows) - base >= far[0])  // none of them is too far away, or not allowed
+            each(node, [&](int64_t c, V<T> x) __attribute__((always_inline)) { store(out + c, small_exponential<T>(x - base)); });
+        else
+            each(node, [&](int64_t c, V<T> x) __attribute__((always_inline)) {
+                lost |= (x - base < far) & (x > nothing);
+                store(out + c, exponential<T>(x - base));
+            });
         return high;
     }
 
@@ -305,7 +303,7 @@ template <class T> class ScaledTree {
         const V<T> zero = V<T>{}, least = all<T>(std::numeric_limits<T>::min()), most = all<T>(std::numeric_limits<T>::max());
         for (int64_t c = 0; c < padded_; c += Lanes<T>::count) {
             const V<T> before = load(above + c), factor = load(sent + c), after = before * factor;
-            lost |= ((after < least) & (before > zero) & (factor > zero)) | (after > most);
+            lost |= ((after < least) & (smaller<T>(before, factor) > zero)) | (after > most);
             store(above + c, after);
         }
         return ++received_[parent] % 4 ? 0 : settle(parent, safe);
