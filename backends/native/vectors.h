@@ -41,6 +41,17 @@ template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<V<T>*>(p)
 // A number in every lane.  By a shuffle: written otherwise, clones of a function for wider vectors would insert it lane by lane.
 template <class T> INLINE V<T> all(T x) { return __builtin_shuffle(V<T>{x}, I<T>{}); }
 
+// Reads a vector once: the compiler would rather read it again in every instruction that uses it, and then loads are what runs out.
+template <class T> INLINE V<T> load_once(const T* p) {
+    V<T> v = load(p);
+#if defined(TARGET_HAS_SCALE)
+    asm("" : "+v"(v));
+#elif defined(TARGET_HAS_FMA)
+    asm("" : "+x"(v));
+#endif
+    return v;
+}
+
 // A vector of T from scores of another width.
 template <class T, class In> INLINE V<T> load_as(const In* p) {
     if constexpr (std::is_same_v<T, In>)
