@@ -53,7 +53,7 @@ INLINE void panel(const T* in, const T* table, int64_t lines, T* out, Strides by
     for (; i + S <= lines; i += S) {
         for (int s = 0; s < S; ++s) {
             V<T> entry[P];
-            for (int p = 0; p < P; ++p) entry[p] = load_once(table + (i + s) * by.line + p * lanes);
+            for (int p = 0; p < P; ++p) entry[p] = R == 2 ? load_once(table + (i + s) * by.line + p * lanes) : load(table + (i + s) * by.line + p * lanes);
             for (int r = 0; r < R; ++r) {
                 V<T> factor = all<T>(in[r * by.row + (i + s) * by.step]);
                 for (int p = 0; p < P; ++p) total[s][r][p] = op.join(total[s][r][p], factor, entry[p]);

@@ -41,7 +41,7 @@ template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<V<T>*>(p)
 // A number in every lane.  By a shuffle: written otherwise, clones of a function for wider vectors would insert it lane by lane.
 template <class T> INLINE V<T> all(T x) { return __builtin_shuffle(V<T>{x}, I<T>{}); }
 
-// Reads a vector once: the compiler would rather read it again in every instruction that uses it, and then loads are what runs out.
+// Reads a vector once: the compiler may rather read it again in both instructions that use it, and then loads are what runs out.
 template <class T> INLINE V<T> load_once(const T* p) {
     V<T> v = load(p);
 #if defined(TARGET_HAS_SCALE)
