@@ -114,9 +114,36 @@ class Forest:
         if not (kernels and runs_natively([unary, pair])):
             return self.by_levels(unary, pair)
         if tracked([unary, pair]):
-            found: Tensor = _LogPartition.apply(self, unary, pair)  # type: ignore[no-untyped-call]
+            found: Tensor = _LogPartition.apply(self, unary, pair, None)  # type: ignore[no-untyped-call]
             return found
         return sweep(self.trees, *_plain(unary, pair)).total.to(unary.dtype)
+
+    def log_likelihood(self, unary: Tensor, pair: Tensor, labels: Tensor) -> Tensor:
+        """[B]: the log-probability of labels [B, N] of all cells by the native kernel; one tape entry for all of it.
+
+        -inf, with zero gradients, where they are forbidden.  Differentiable twice.  Cost: O(B N C²).
+        """
+        answers = labels.to(torch.int64).contiguous()
+        if tracked([unary, pair]):
+            found: Tensor = _LogPartition.apply(self, unary, pair, answers)  # type: ignore[no-untyped-call]
+            return found
+        return sweep(self.trees, *_plain(unary, pair), answers=answers).total.to(unary.dtype)
+
+    def score(self, unary: Tensor, pair: Tensor, labels: Tensor) -> Tensor:
+        """[B]: the score of labels [B, N] of all cells."""
+        batch, nodes, count = unary.shape
+        listed = torch.from_numpy(_listed(self.trees)).to(unary.device)
+        places = labels.clamp(0, count - 1)
+        own = unary.gather(2, places.unsqueeze(2)).squeeze(2).masked_fill(~listed, 0).sum(1)
+        parent, edge, swapped = (
+            torch.from_numpy(one).to(unary.device) for one in (self.trees.parent, self.trees.edge, self.trees.swapped)
+        )
+        sends = parent >= 0
+        above = places.gather(1, parent.clamp(min=0))
+        first, second = torch.where(swapped.bool(), above, places), torch.where(swapped.bool(), places, above)
+        example = torch.arange(batch, device=unary.device).unsqueeze(1) if pair.shape[0] > 1 else 0
+        row = edge.clamp(min=0) if pair.shape[1] > 1 else 0
+        return own + pair[example, row, first, second].masked_fill(~sends, 0).sum(1)
 
     def by_levels(self, unary: Tensor, pair: Tensor) -> Tensor:
         """[B]: log Z by torch operations, all nodes of one height at once.  Cost: O(B N C²) in depth many steps."""
@@ -208,17 +235,21 @@ def _flat(table: Tensor, domain: tuple[int, ...], arity: int) -> Tensor:
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z by the native kernel, with its gradients at once; the second derivative goes through torch operations.
+    """log Z, or the log-probability of labels, by the native kernel, with its gradients at once.
 
-    Losses weigh all examples alike: the gradients for a weight of 1 are scaled then, and computed again otherwise.
+    Losses weigh all examples alike, and likelihoods mostly by -1: the gradients for one weight are scaled then, and
+    computed again otherwise.  The second derivative goes through torch operations.
     """
 
     @staticmethod
-    def forward(ctx: Any, forest: Forest, unary: Tensor, pair: Tensor) -> Tensor:
-        ctx.forest = forest
+    def forward(ctx: Any, forest: Forest, unary: Tensor, pair: Tensor, labels: Tensor | None) -> Tensor:
+        ctx.forest, ctx.labels = forest, labels
+        ctx.weight = 1.0 if labels is None else -1.0
         ctx.save_for_backward(unary, pair)
-        ones = torch.ones(unary.shape[0], dtype=torch.float64, device="cpu")
-        swept = ctx.swept = sweep(forest.trees, *_plain(unary, pair), weights=ones, pairs=pair.requires_grad)
+        weights = torch.full((unary.shape[0],), ctx.weight, dtype=torch.float64, device="cpu")
+        swept = ctx.swept = sweep(
+            forest.trees, *_plain(unary, pair), weights=weights, pairs=pair.requires_grad, answers=labels
+        )
         return swept.total.to(unary.dtype)
 
     @staticmethod
@@ -228,22 +259,31 @@ class _LogPartition(torch.autograd.Function):
             # Under other names: the gradient by these leaves out that the weight may depend on the scores too.
             unary, pair = unary.view_as(unary), pair.view_as(pair)
             total = ctx.forest.by_levels(unary, pair)
-            weighted = (total.masked_fill(total.isneginf(), 0) * gradients[0]).sum()
+            total = total.masked_fill(total.isneginf(), 0)
+            if ctx.labels is not None:
+                score = ctx.forest.score(unary, pair, ctx.labels)
+                total = (score - total).masked_fill(score.isneginf(), 0)
             wanted = [one for one in (unary, pair) if one.requires_grad]
-            found = iter(slopes(weighted, wanted, again=True))
-            return None, *(next(found) if one.requires_grad else None for one in (unary, pair))
+            found = iter(slopes((total * gradients[0]).sum(), wanted, again=True))
+            return None, *(next(found) if one.requires_grad else None for one in (unary, pair)), None
         weights = gradients[0]
         swept, ctx.swept = ctx.swept, None  # the caller may write into its gradients
         common = float(weights[0]) if len(weights) else 0.0
         if swept is not None and (weights.stride(0) == 0 or bool((weights == common).all())):
             for one in (swept.unary, swept.pair):
-                if one is not None and common != 1:
-                    one.mul_(common)
+                if one is not None and common != ctx.weight:
+                    one.mul_(common / ctx.weight)
         else:
             each = weights.to(torch.float64).contiguous()
-            swept = sweep(ctx.forest.trees, *_plain(unary, pair), weights=each, pairs=ctx.needs_input_grad[2])
+            swept = sweep(
+                ctx.forest.trees,
+                *_plain(unary, pair),
+                weights=each,
+                pairs=ctx.needs_input_grad[2],
+                answers=ctx.labels,
+            )
         assert swept.unary is not None
-        return None, swept.unary.to(unary.dtype), None if swept.pair is None else swept.pair.to(pair.dtype)
+        return None, swept.unary.to(unary.dtype), None if swept.pair is None else swept.pair.to(pair.dtype), None
 
 
 def _listed(trees: Trees) -> np.ndarray:

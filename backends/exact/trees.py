@@ -43,6 +43,15 @@ class TreeSession(GraphSession):
     def _sum(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> Tensor:
         return self.forest.log_partition(*self._scores(evidence, cost), self.kernels)
 
+    def _log_prob(self, query: Query) -> Tensor:
+        """Whole answers have their score and log Z from one sweep, and gradients of both."""
+        if query.cost or not (self.kernels and runs_natively(self.tables()) and self._whole(query.answer)):
+            return super()._log_prob(query)
+        labels = torch.cat([query.answer[v.name].reshape(self.batch.size, -1) for v in self.graph.discrete], 1)
+        return self.forest.log_likelihood(*self._scores(self.problem.evidence), labels)
+
+    _log_prob_with_cost = _log_prob
+
     def _moments(self, pairs: bool) -> tuple[Tensor, Tensor | None]:
         """Marginals of cells [B, N, C] and of edges [B, E, C, C]; differentiable where the scores are."""
         unary, pair = self._scores(self.problem.evidence)

@@ -32,6 +32,41 @@ struct Tree {
           order(forest.order + example * nodes), height(forest.height + example * nodes), swapped(forest.swapped + example * nodes) {}
 };
 
+// An answer to an example: a label for each node that exists.
+template <class In> struct TreeAnswer {
+    Tree tree;
+    int64_t labels;
+    const int64_t* chosen;  // [nodes]
+
+    // Whether all of them are labels.
+    bool exists() const {
+        for (int64_t k = 0; k < tree.count; ++k)
+            if (chosen[tree.order[k]] < 0 || chosen[tree.order[k]] >= labels) return false;
+        return true;
+    }
+    // visit(entry of the unaries) and visit(row, entry of that row of the pair table), for all that have a part in its score.
+    template <class Single, class Pair> INLINE void each(Single single, Pair pair) const {
+        for (int64_t k = 0; k < tree.count; ++k) {
+            const int64_t node = tree.order[k], own = chosen[node];
+            single(node * labels + own);
+            if (tree.parent[node] < 0) continue;
+            const int64_t above = chosen[tree.parent[node]];
+            pair(tree.edge[node], tree.swapped[node] ? above * labels + own : own * labels + above);
+        }
+    }
+    double score(const In* unary, const In* pair, int64_t edge_stride) const {
+        double total = 0;
+        each([&](int64_t entry) { total += unary[entry]; }, [&](int64_t row, int64_t entry) { total += pair[row * edge_stride + entry]; });
+        return total;
+    }
+    void add(In weight, In* unary, In* pair, int64_t edge_stride) const {
+        each([&](int64_t entry) { unary[entry] += weight; },
+             [&](int64_t row, int64_t entry) {
+                 if (pair) pair[row * edge_stride + entry] += weight;
+             });
+    }
+};
+
 // exp(pair - shift), with the node's labels as rows and with the parent's labels as rows.
 struct Weights {
     std::vector<double> by_node, by_parent;

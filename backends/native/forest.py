@@ -96,7 +96,7 @@ class Swept:
     """What a sweep found.
 
     Attributes:
-        total: [B] float64: log Z, or the best scores.
+        total: [B] float64: log Z, log-probabilities or the best scores.
         unary: the gradient by the unaries.
         pair: the gradient by the pairs.
         labels: [B, N] of the best answers; 0 for nodes that do not exist.
@@ -116,6 +116,7 @@ def sweep(
     weights: Tensor | None = None,
     pairs: bool = False,
     maximise: bool = False,
+    answers: Tensor | None = None,
 ) -> Swept:
     """Messages to the roots, and back where gradients or labels are wanted.  Cost: O(B N C²).
 
@@ -126,6 +127,8 @@ def sweep(
         weights: [B] float64: weights of the gradients of log Z; without them there are none.
         pairs: whether the gradient by the pair scores is wanted too.
         maximise: the best answer and its score in place of log Z.
+        answers: [B, N] int64, contiguous: the log-probabilities of these labels of all cells in place of log Z; -inf,
+            with zero gradients, where one is forbidden, and NaN where one is no label.
     """
     assert kernels is not None
     batch, nodes, labels = unary.shape
@@ -147,7 +150,7 @@ def sweep(
     kernels.sweep_forest(
         int(unary.dtype == torch.float64), batch, nodes, labels, *trees.arrays, unary.data_ptr(), pair.data_ptr(),
         example, edge, found.total.data_ptr(), _pointer(weights), _pointer(found.unary), _pointer(found.pair), stride,
-        _pointer(apart), _pointer(found.labels), threads,
+        _pointer(apart), _pointer(found.labels), _pointer(answers), threads,
     )  # fmt: skip
     if found.pair is not None and not example and threads > 1:
         found.pair = found.pair.sum(0, keepdim=True)

@@ -181,6 +181,7 @@ template <class T> struct Trees {
     int64_t gradient_stride;
     T* apart;        // [threads, labels, labels]: the safe way's share of the gradient of a table that all edges share
     int64_t* labels;  // [B, nodes]
+    const int64_t* answers;  // [B, nodes]: log-probabilities of these are wanted in place of log Z, not a number where one is no label
 
     bool shared() const { return !example_stride && !edge_stride; }
 };
@@ -198,20 +199,34 @@ template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, 
     const T* pair = trees.pair + example * trees.example_stride;
     const int64_t gradient_step = trees.edge_stride ? table : 0;
     T* gradient = trees.pair_gradient ? trees.pair_gradient + (trees.example_stride ? example : thread) * trees.gradient_stride : nullptr;
+    T* const safe_gradient = gradient && trees.apart ? trees.apart + thread * table : gradient;
+    T* const unary_gradient = trees.unary_gradient + example * cells;
     const bool back = trees.weights != nullptr;
-    bool safe = !shared || shared->narrow;
-    if (safe) {
-        ScaledTree<T> fast(trees.forest, example, unary, pair, trees.edge_stride, shared, room.state.data(), room.received.data());
-        trees.log_z[example] = fast.up(safe);
-        if (safe && back && trees.log_z[example] > NOTHING)
-            fast.down(trees.weights[example], trees.unary_gradient + example * cells, gradient, gradient_step, room.some);
+    const double weight = back ? trees.weights[example] : 0;
+    const auto sum = [&](double by) __attribute__((always_inline)) {  // log Z, and its gradient times this
+        bool safe = !shared || shared->narrow;
+        double log_z = NOTHING;
+        if (safe) {
+            ScaledTree<T> fast(trees.forest, example, unary, pair, trees.edge_stride, shared, room.state.data(), room.received.data());
+            log_z = fast.up(safe);
+            if (safe && back && log_z > NOTHING) fast.down(by, unary_gradient, gradient, gradient_step, room.some);
+        }
+        if (safe) return log_z;
+        TreePass<T> slow(trees.forest, example, unary, pair, trees.edge_stride);
+        log_z = slow.up(room.safe);
+        if (back && log_z > NOTHING) slow.down(by, unary_gradient, safe_gradient, gradient_step);
+        return log_z;
+    };
+    double& value = trees.log_z[example];
+    if (!trees.answers) {
+        value = sum(weight);
+        return;
     }
-    if (safe) return;
-    TreePass<T> slow(trees.forest, example, unary, pair, trees.edge_stride);
-    trees.log_z[example] = slow.up(room.safe);
-    if (gradient && trees.apart) gradient = trees.apart + thread * table;
-    if (back && trees.log_z[example] > NOTHING)
-        slow.down(trees.weights[example], trees.unary_gradient + example * cells, gradient, gradient_step);
+    const TreeAnswer<T> answer{{trees.forest, example}, trees.forest.labels, trees.answers + example * trees.forest.nodes};
+    value = answer.exists() ? answer.score(unary, pair, trees.edge_stride) : std::numeric_limits<double>::quiet_NaN();
+    if (!(value > NOTHING)) return;
+    value -= sum(-weight);
+    if (back) answer.add(static_cast<T>(weight), unary_gradient, safe_gradient, gradient_step);
 }
 
 template <class T>
@@ -496,14 +511,15 @@ template <class T> static bool read_and_sweep(Arguments take) {
     trees.gradient_stride = take.number();
     trees.apart = take.pointer<T>();
     trees.labels = take.pointer<int64_t>();
+    trees.answers = take.pointer<const int64_t>();
     const int threads = static_cast<int>(take.number());
     return unlocked([&] { sweep_trees<T>(trees, threads); });
 }
 
 // sweep_forest(double?, B, nodes, labels, parent, edge, order, height, swapped, count, unary, pair, example_stride, edge_stride, log_z,
-//              weights, unary_gradient, pair_gradient, gradient_stride, apart, labels, threads)
+//              weights, unary_gradient, pair_gradient, gradient_stride, apart, labels, answers, threads)
 static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 22)) return nullptr;
+    if (!counted(n, 23)) return nullptr;
     Arguments take{args};
     if (!(take.number() ? read_and_sweep<double>(take) : read_and_sweep<float>(take))) return nullptr;
     Py_RETURN_NONE;
