@@ -284,7 +284,7 @@ class Posterior:
         return value
 
     def kl(self, other: Posterior) -> Tensor:
-        """[B]: the divergence KL(p, q) of a second model q of the same cells from this one, in nats; see `cross_entropy`."""
+        """[B]: the divergence KL(p, q) of a second model q of the same cells, in nats; see `cross_entropy`."""
         value: Tensor = self._insisted(self.ask(Query("kl", other=other)))
         return value
 
