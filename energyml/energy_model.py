@@ -216,6 +216,8 @@ class EnergyModel(nn.Module):
 
         Cost: checks and sizes only; a query on the result does the work.
         """
+        _by_name(evidence, "evidence")
+        _by_name(start, "start")
         return self._posterior(using, inputs, lengths, mask, evidence, evidence, start)
 
     forward = infer
@@ -229,6 +231,7 @@ class EnergyModel(nn.Module):
         **inputs: Tensor,
     ) -> Problem:
         """One batch as a backend gets it: checked tensors, bound terms, evidence; arguments as in `infer`."""
+        _by_name(evidence, "evidence")
         return self._problem(*self._made(evidence, evidence, inputs, lengths, mask))
 
     def _posterior(
@@ -441,3 +444,10 @@ class EnergyModel(nn.Module):
         from energyml.explain import explain_plan
 
         return explain_plan(self.compiled, sizes or {})
+
+
+def _by_name(given: object, argument: str) -> None:
+    """Refuse a bare tensor where one is expected for each variable."""
+    if given is not None and not isinstance(given, Mapping):
+        found = type(given).__name__
+        raise EnergyError(f"`{argument}` is given by variable, as in `{argument}={{'y': tensor}}`, found {found}")

@@ -68,8 +68,12 @@ class Posterior:
     def _checked(self, query: Query) -> Query:
         """A query whose tensors fit the declarations and live where the batch does."""
         answers, batch = self.problem.answers, self.problem.env.batch
-        if query.count < 1:
-            raise ValueError(f"`{query.kind}` needs a count of at least 1, found {query.count}")
+        if isinstance(query.count, float) or query.count < 1:
+            raise ValueError(f"`{query.kind}` needs a whole number of at least 1 as its count, found {query.count}")
+        for what, given in (("answer", query.answer), ("cost", query.cost), ("values", query.values)):
+            if given is not None and not isinstance(given, Mapping):
+                kind = type(given).__name__
+                raise QueryRefused(f"`{query.kind}` takes its {what} by name, as in {{'y': tensor}}, found {kind}")
         if query.answer is not None:
             query = replace(query, answer=answers.labels(query.answer, batch))
         if query.cost is not None:

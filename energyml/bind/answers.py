@@ -41,7 +41,7 @@ class Answers:
         """
         found: dict[str, Tensor] = {}
         for name, labels in answer.items():
-            if not full and labels is batch.checked.get(name):
+            if not full and labels is not None and labels is batch.checked.get(name):
                 found[name] = labels
                 continue
             declared = self.variable(name)

@@ -41,6 +41,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"evidence": {"y": torch.ones(2, 4, 2, dtype=torch.bool)}},
         "expected \\[2, 4, 3\\]",
     ),
+    "no evidence": ({"evidence": {"y": None}}, "holds NoneType"),
     "real evidence": ({"evidence": {"y": torch.zeros(2, 4)}}, "holds real numbers"),
 }
 
@@ -80,6 +81,20 @@ def test_mistakes_in_answers() -> None:
         made.score(u=u, y=torch.full((2, 4), -1))
     with pytest.raises(em.EnergyError, match="needs gold labels"):
         made.loss(objective="nll", u=u)
+
+
+def test_what_goes_by_name_is_no_bare_tensor() -> None:
+    made, u = model(), scores()
+    posterior = made.infer(u=u)
+    for argument in ("evidence", "start"):
+        with pytest.raises(em.EnergyError, match=f"`{argument}` is given by variable, .* found Tensor"):
+            made.infer(u=u, **{argument: torch.zeros(2, 4, dtype=torch.long)})
+    with pytest.raises(QueryRefused, match="`expectation` takes its values by name"):
+        posterior.expectation(torch.zeros(2, 4, 3))  # type: ignore[arg-type]
+    with pytest.raises(QueryRefused, match="takes its cost by name"):
+        posterior.log_prob_with_cost({"y": torch.zeros(2, 4, dtype=torch.long)}, torch.zeros(2, 4, 3))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`n_best` needs a whole number of at least 1 as its count"):
+        posterior.n_best(1.5)  # type: ignore[arg-type]
 
 
 def test_unserved_and_unfinished_backends_are_refused() -> None:

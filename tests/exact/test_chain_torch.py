@@ -22,6 +22,7 @@ from energyml.backends.exact.recursion import (
     chain_score,
 )
 from energyml.backends.exact.scan import Blocks, cut
+from energyml.backends.exact.struct_engine import struct_log_partition
 from energyml.backends.exact.unscaled import LogSpace
 from tests.contract.device_harness import DeviceHarness
 from tests.exact.torch_chains import KINDS, NINF, SIZES, answers, double, draw, gradients, reference, same, tracked
@@ -198,10 +199,18 @@ def test_low_precision_sums_in_high_precision(dtype: torch.dtype, kind: str) -> 
     assert exact[1] is not None
     same(cells, exact[0], unit, unit)
     same(joint, exact[1], unit, unit)
-    labels, _ = chain_best(potentials, 1)
-    _, score = chain_best(double(potentials), 1)
-    reached = chain_score(double(potentials), labels)
-    same(reached, score, 16 * unit * 60)
+    for count in (1, 3):
+        labels, rounded = chain_best(potentials, count)
+        _, score = chain_best(double(potentials), count)
+        assert rounded.dtype == dtype
+        same(rounded, score, unit, unit)
+        same(chain_score(double(potentials), labels), score, 1e-4)
+    best = chain_max_marginals(potentials)
+    assert best.dtype == dtype
+    same(best, chain_max_marginals(double(potentials)), unit, unit)
+    struct = struct_log_partition(potentials)
+    assert struct.dtype == dtype
+    same(struct, wanted[0], unit, unit)
 
 
 def test_types_that_differ_and_autocast() -> None:
