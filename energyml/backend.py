@@ -66,6 +66,26 @@ class Evidence:
         return Evidence(merged, values, labels)
 
     @staticmethod
+    def given(evidence: Mapping[str, Tensor] | None, answers: Answers, batch: Batch) -> Evidence:
+        """What a caller says about outputs, latents and fields, checked; see `EnergyModel.infer`."""
+        if not evidence:
+            return Evidence()
+        known = {v.name for v in (*answers.graph.discrete, *answers.graph.fields)}
+        for name in evidence:
+            if name not in known:
+                variable = answers.graph.variables.get(name)
+                remedy = "evidence is about outputs, latents and fields"
+                if variable is not None and variable.readout is not None:
+                    remedy += f"; `{name}` is read out of `{variable.readout.field}`, so observe that"
+                raise answers.fail("E0502", None, name=name, help=remedy)
+        sets = {name: one for name, one in evidence.items() if isinstance(one, Tensor) and one.dtype == torch.bool}
+        allowed = {name: answers.allowed(name, one, batch) for name, one in sets.items()}
+        found = answers.labels({name: one for name, one in evidence.items() if name not in sets}, batch)
+        labels = {name: one for name, one in found.items() if name in answers.counts}
+        fields = {name: one for name, one in found.items() if name not in labels}
+        return Evidence(allowed, fields).both(Evidence.from_labels(labels, answers.counts))
+
+    @staticmethod
     def from_labels(labels: Mapping[str, Tensor], counts: Mapping[str, int]) -> Evidence:
         """Clamp cells to labels; -1 leaves a cell free."""
         return Evidence(_Clamped(labels, counts), labels=labels)

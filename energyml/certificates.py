@@ -220,7 +220,7 @@ def _first(
             reasons.append(f"`{name}` gives none")
             continue
         try:
-            backend, verdict = model._backend(using)
+            backend, verdict = model.prepared(using)
             result = Posterior(backend.open(problem), verdict, problem).ask(kind)
         except QueryRefused as refusal:
             reasons.append(str(refusal))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from energyml import cards
 from energyml.backend import Backend, Evidence, Problem
 from energyml.bind.answers import Answers
 from energyml.bind.batch import Batch
@@ -23,27 +21,21 @@ from energyml.bind.repeated import LastCall
 from energyml.bind.tensors import Compiler, Environment
 from energyml.bind.terms import bind_term
 from energyml.cards.card import Selection
+from energyml.choices import BackendRefused as BackendRefused
+from energyml.choices import Choices
 from energyml.diagnostics import EnergyError, Source
-from energyml.plan.planner import Plan, Verdict, plan
+from energyml.plan.planner import Plan, Verdict
 from energyml.plan.structure import Structure, recognise
 from energyml.posterior import Posterior
 from energyml.training_state import TrainingState
-from energyml.untraced import Settled, settled
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
     from energyml.objectives.losses import ExampleLosses
 
 
-_NOT_HERE = "this version has no implementation of it; `energyml explain` lists the backends that serve"
 # What a model has from its spec: made again from the text, and shared between copies.
-_FROM_SPEC = frozenset(
-    {"compiled", "graph", "structure", "terms", "_maker", "_answers", "_ready", "_settled", "_last_call"}
-)
-
-
-class BackendRefused(EnergyError):
-    """A backend that cannot serve a model, with the reason and the nearest alternative."""
+_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_choices", "_last_call"})
 
 
 class EnergyModel(nn.Module):
@@ -80,8 +72,7 @@ class EnergyModel(nn.Module):
         self.terms = tuple(bind_term(term, self.graph, compiler) for term in self.graph.terms)
         self._maker = BatchMaker(self.graph, source, used_inputs(self.graph))
         self._answers = Answers(self.graph, source)
-        self._ready: dict[str, tuple[Backend, Verdict]] = {}
-        self._settled = Settled()
+        self._choices = Choices(self.compiled, self.graph, self.terms, self.structure)
         self._last_call = LastCall()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,7 +98,7 @@ class EnergyModel(nn.Module):
         memo[id(self)] = made
         shared = {key: value for key, value in self.__dict__.items() if key in _FROM_SPEC}
         own = {key: value for key, value in self.__dict__.items() if key not in _FROM_SPEC}
-        afresh = {"_ready": {}, "_settled": Settled(), "_last_call": LastCall()}
+        afresh = {"_choices": self._choices.afresh(), "_last_call": LastCall()}
         made.__dict__.update({**shared, **copy.deepcopy(own, memo), **afresh})
         return made
 
@@ -162,52 +153,11 @@ class EnergyModel(nn.Module):
 
     def plan(self, using: str | Selection | None = None, queries: Sequence[str] = ()) -> Plan:
         """The backend that would answer, and why."""
-        return plan(self.structure, self._selection(using), queries)
+        return self._choices.plan(using, queries)
 
-    def _selection(self, using: str | Selection | None) -> Selection | None:
-        if using is None:
-            return self.compiled.model.choices.infer
-        if isinstance(using, Selection):
-            return using
-        from energyml.driver import read_choice
-
-        return read_choice("backend", using, self.compiled.model)
-
-    def _backend(self, using: str | Selection | None) -> tuple[Backend, Verdict]:
-        key = using if isinstance(using, str) else str(using)
-        if torch.compiler.is_compiling():
-            found: tuple[Backend, Verdict] = getattr(self._settled, self._settle("backend", key))
-            return found
-        return self._prepared(key, using)
-
-    @settled
-    def _settle(self, kind: str, text: str) -> str:
-        """The name of a backend, an objective or the function behind one, found while code is compiled."""
-        make: Callable[[], object]
-        if kind == "backend":
-            make = partial(self._prepared, text, None if text == "None" else text)
-        elif kind == "objective":
-            make = partial(self._read_objective, text)
-        else:
-            card = cards.find("objective", text)
-            assert card is not None
-            make = partial(cards.implementation, card)
-        return self._settled.keep((kind, text), make)
-
-    def _prepared(self, key: str, using: str | Selection | None) -> tuple[Backend, Verdict]:
-        """The backend that serves; planned, made and kept when it is asked for the first time."""
-        if key in self._ready:
-            return self._ready[key]
-        made = self.plan(using)
-        refusal = made.verdict.refusal
-        if refusal is not None:
-            raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {refusal}")
-        if not made.verdict.implemented:
-            raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {_NOT_HERE}")
-        backend = cast("Backend", cards.implementation(made.verdict.selection.card)(made.verdict.selection))
-        backend.prepare(self.graph, self.terms, self.structure)
-        ready = self._ready[key] = (backend, made.verdict)
-        return ready
+    def prepared(self, using: str | Selection | None = None) -> tuple[Backend, Verdict]:
+        """The backend that answers, ready for this model, and what the planner says about it; it is made once."""
+        return self._choices.backend(using)
 
     # ------------------------------------------------------------------------------------------ what backends own
 
@@ -225,7 +175,7 @@ class EnergyModel(nn.Module):
             using: the backend, as in `infer`.
         """
         known, reference = set(self.owned), self._reference()
-        made = self._backend(using)[0].own(self, self.owned)
+        made = self.prepared(using)[0].own(self, self.owned)
         for name in self.owned.keys() - known:
             new = self.owned[name].train(self.training)
             if reference is not None:
@@ -266,6 +216,8 @@ class EnergyModel(nn.Module):
 
         Cost: checks and sizes only; a query on the result does the work.
         """
+        _by_name(evidence, "evidence")
+        _by_name(start, "start")
         return self._posterior(using, inputs, lengths, mask, evidence, evidence, start)
 
     forward = infer
@@ -279,6 +231,7 @@ class EnergyModel(nn.Module):
         **inputs: Tensor,
     ) -> Problem:
         """One batch as a backend gets it: checked tensors, bound terms, evidence; arguments as in `infer`."""
+        _by_name(evidence, "evidence")
         return self._problem(*self._made(evidence, evidence, inputs, lengths, mask))
 
     def _posterior(
@@ -293,7 +246,7 @@ class EnergyModel(nn.Module):
         state: TrainingState | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
-        backend, verdict = self._backend(using)
+        backend, verdict = self.prepared(using)
         if inputs or lengths is not None or mask is not None or answer is not evidence:
             problem = self._problem(*self._made(evidence, answer, inputs, lengths, mask))
         else:
@@ -315,7 +268,7 @@ class EnergyModel(nn.Module):
     ) -> tuple[Batch, Evidence]:
         """The batch of a call, whose sizes an answer may tell, and its evidence."""
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
-        return batch, self._evidence(evidence, batch)
+        return batch, Evidence.given(evidence, self._answers, batch)
 
     def to_pyro(self, **arguments: Any) -> Any:
         """p(y | x) as a Pyro distribution, for use inside a larger Pyro program; arguments as in `infer`.
@@ -326,11 +279,7 @@ class EnergyModel(nn.Module):
 
     def score(self, *, lengths: LengthsLike | None = None, mask: MaskLike | None = None, **tensors: Tensor) -> Tensor:
         """[B]: the score of full answers; inputs and variables by name.  energy = -score."""
-        answer, inputs = self._split(tensors)
-        missing = [v.name for v in self.graph.variables.values() if v.readout is None and v.name not in answer]
-        if missing:
-            span = self.graph.variables[missing[0]].span
-            raise self._maker.fail("E0501", span, name=missing[0], help="`score` needs a label for every cell")
+        answer, inputs = self._complete(tensors, "`score` needs a label for every cell")
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         return self._problem(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
 
@@ -351,11 +300,7 @@ class EnergyModel(nn.Module):
             **tensors: inputs, and for every variable probability vectors [B, *dims, labels] (values for a field); what
                 stands where there is no cell does not count.
         """
-        answer, inputs = self._split(tensors)
-        missing = [v.name for v in self.graph.variables.values() if v.readout is None and v.name not in answer]
-        if missing:
-            span = self.graph.variables[missing[0]].span
-            raise self._maker.fail("E0501", span, name=missing[0], help="`soft_score` needs a vector for every cell")
+        answer, inputs = self._complete(tensors, "`soft_score` needs a vector for every cell")
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         found = self._answers.vectors(answer, batch)
         return self._problem(batch, Evidence()).soft_score(found, penalty=penalty)
@@ -410,7 +355,7 @@ class EnergyModel(nn.Module):
 
         if isinstance(cost, Tensor):  # a declared input or output of that name
             cost, tensors = None, {**tensors, "cost": cost}
-        chosen = with_cost(self._objective(objective), cost)
+        chosen = with_cost(self._choices.objective(objective), cost)
         answer, inputs = self._split(tensors)
         if not answer:
             raise EnergyError("`loss` needs gold labels: pass each output by name, as in `y=...`")
@@ -418,14 +363,14 @@ class EnergyModel(nn.Module):
         posterior = self._posterior(own, inputs, lengths, mask, None, answer, state=training_state)
         problem = posterior.problem
         if any(isinstance(one, Tensor) and one.dtype == torch.bool for one in answer.values()):
-            backend, verdict = self._backend(own)
-            within = replace(problem, evidence=self._evidence(answer, problem.env.batch))
+            backend, verdict = self.prepared(own)
+            within = replace(problem, evidence=Evidence.given(answer, self._answers, problem.env.batch))
             losses, cells = nll_within(posterior, Posterior(backend.open(within), verdict, within), chosen)
             return ExampleLosses(losses, chosen, problem, lambda: cells)
         batch = problem.env.batch
         answer = self._answers.labels(answer, batch)
         batch.checked.update(answer)
-        losses = self._loss_of(chosen)(posterior, answer, chosen)
+        losses = self._choices.loss(chosen)(posterior, answer, chosen)
         return ExampleLosses(losses, chosen, problem, lambda: labelled_cells(answer))
 
     def losses_under(
@@ -442,10 +387,10 @@ class EnergyModel(nn.Module):
 
         Arguments as in `loss`; gains replace those of the model for the terms that they name.
         """
-        chosen = self._objective(objective)
+        chosen = self._choices.objective(objective)
         answer, inputs = self._split(tensors)
         own = using if using is not None else chosen["infer"]
-        backend, verdict = self._backend(own)
+        backend, verdict = self.prepared(own)
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         answer = self._answers.labels(answer, batch)
         plain = self._problem(batch, Evidence())
@@ -453,37 +398,8 @@ class EnergyModel(nn.Module):
         for one in gains:
             problem = replace(plain, env=plain.env.with_gains({**self.gains, **one}))
             posterior = Posterior(backend.open(problem), verdict, problem)
-            found.append(self._loss_of(chosen)(posterior, answer, chosen))
+            found.append(self._choices.loss(chosen)(posterior, answer, chosen))
         return found
-
-    def _objective(self, objective: str | Selection | None) -> Selection:
-        if isinstance(objective, Selection):
-            return objective
-        if objective is None:
-            stages = self.compiled.model.choices.train
-            if not stages:
-                raise EnergyError(
-                    "the spec has no `train` line, so `loss` needs `objective=`, for example objective='nll'"
-                )
-            return stages[0]
-        if torch.compiler.is_compiling():
-            found: Selection = getattr(self._settled, self._settle("objective", objective))
-            return found
-        return self._read_objective(objective)
-
-    def _loss_of(self, objective: Selection) -> Callable[[Posterior, Mapping[str, Tensor], Selection], Tensor]:
-        """The function behind an objective."""
-        found: Callable[[Posterior, Mapping[str, Tensor], Selection], Tensor]
-        if torch.compiler.is_compiling():
-            found = getattr(self._settled, self._settle("loss", objective.name))
-        else:
-            found = cards.implementation(objective.card)
-        return found
-
-    def _read_objective(self, objective: str) -> Selection:
-        from energyml.driver import read_choice
-
-        return read_choice("objective", objective, self.compiled.model)
 
     # ------------------------------------------------------------------------------------------------------- arguments
 
@@ -500,23 +416,13 @@ class EnergyModel(nn.Module):
         answer = {name: one for name, one in tensors.items() if name in self.graph.variables}
         return answer, {name: one for name, one in tensors.items() if name not in answer}
 
-    def _evidence(self, evidence: Mapping[str, Tensor] | None, batch: Batch) -> Evidence:
-        if not evidence:
-            return Evidence()
-        known = {v.name for v in (*self.graph.discrete, *self.graph.fields)}
-        for name in evidence:
-            if name not in known:
-                variable = self.graph.variables.get(name)
-                remedy = "evidence is about outputs, latents and fields"
-                if variable is not None and variable.readout is not None:
-                    remedy += f"; `{name}` is read out of `{variable.readout.field}`, so observe that"
-                raise self._maker.fail("E0502", None, name=name, help=remedy)
-        sets = {name: one for name, one in evidence.items() if isinstance(one, Tensor) and one.dtype == torch.bool}
-        allowed = {name: self._answers.allowed(name, one, batch) for name, one in sets.items()}
-        found = self._answers.labels({name: one for name, one in evidence.items() if name not in sets}, batch)
-        labels = {name: one for name, one in found.items() if name in self._answers.counts}
-        fields = {name: one for name, one in found.items() if name not in labels}
-        return Evidence(allowed, fields).both(Evidence.from_labels(labels, self._answers.counts))
+    def _complete(self, tensors: Mapping[str, Tensor], needs: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Answer and inputs, where the answer must name every variable of the score."""
+        answer, inputs = self._split(tensors)
+        for variable in self.graph.variables.values():
+            if variable.readout is None and variable.name not in answer:
+                raise self._maker.fail("E0501", variable.span, name=variable.name, help=needs)
+        return answer, inputs
 
     # ------------------------------------------------------------------------------------------------------------ show
 
@@ -538,3 +444,10 @@ class EnergyModel(nn.Module):
         from energyml.explain import explain_plan
 
         return explain_plan(self.compiled, sizes or {})
+
+
+def _by_name(given: object, argument: str) -> None:
+    """Refuse a bare tensor where one is expected for each variable."""
+    if given is not None and not isinstance(given, Mapping):
+        found = type(given).__name__
+        raise EnergyError(f"`{argument}` is given by variable, as in `{argument}={{'y': tensor}}`, found {found}")

@@ -57,7 +57,10 @@ class Posterior:
         if quality is None:
             known = ", ".join(self._verdict.answers)
             raise QueryRefused(f"`{self.backend}` does not answer `{asked.kind}`; it answers {known}")
-        result = self._session.ask(self._checked(asked))
+        checked = self._checked(asked)
+        if checked.other is not None and quality is Quality.EXACT:
+            quality = checked.other.answers["log_partition"]  # which enters with its sign, so a bound stays one
+        result = self._session.ask(checked)
         # What the card promises, unless the session says that this answer is less: a proof may run out of time.
         weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
         return Result(result.value, result.quality if weaker else quality, result.status, result.statistics)
@@ -65,8 +68,12 @@ class Posterior:
     def _checked(self, query: Query) -> Query:
         """A query whose tensors fit the declarations and live where the batch does."""
         answers, batch = self.problem.answers, self.problem.env.batch
-        if query.count < 1:
-            raise ValueError(f"`{query.kind}` needs a count of at least 1, found {query.count}")
+        if isinstance(query.count, float) or query.count < 1:
+            raise ValueError(f"`{query.kind}` needs a whole number of at least 1 as its count, found {query.count}")
+        for what, given in (("answer", query.answer), ("cost", query.cost), ("values", query.values)):
+            if given is not None and not isinstance(given, Mapping):
+                kind = type(given).__name__
+                raise QueryRefused(f"`{query.kind}` takes its {what} by name, as in {{'y': tensor}}, found {kind}")
         if query.answer is not None:
             query = replace(query, answer=answers.labels(query.answer, batch))
         if query.cost is not None:
@@ -77,11 +84,21 @@ class Posterior:
             raise QueryRefused(f"`{query.kind}` needs costs [B, *dims, labels] by variable")
         if query.kind == "expectation":
             self._check_values(query.values)
-        if query.kind in ("cross_entropy", "kl") and not isinstance(query.other, Posterior):
-            raise QueryRefused(f"`{query.kind}` needs the posterior of a second model")
+        if query.kind in ("cross_entropy", "kl"):
+            self._check_other(query)
         if query.target is not None and query.target not in self._targets():
             raise QueryRefused(f"`{query.kind}` asks about `{query.target}`, which the model does not have")
         return query
+
+    def _check_other(self, query: Query) -> None:
+        other = query.other
+        if not isinstance(other, Posterior):
+            raise QueryRefused(f"`{query.kind}` needs the posterior of a second model")
+        if "log_partition" not in other.answers:
+            raise QueryRefused(
+                f"`{query.kind}` needs log Z of the second model, which `{other.backend}` does not answer; infer that "
+                "model with `exact`, or with `mean_field` for a lower bound and `trw` for an upper one"
+            )
 
     def _check_values(self, values: Mapping[str, Tensor] | None) -> None:
         if not values:
@@ -264,13 +281,14 @@ class Posterior:
     def cross_entropy(self, other: Posterior) -> Tensor:
         """[B]: -E[log q(y)] of a second model q of the same cells, in nats; inf where q rules out what p does not.
 
-        The two models may have different terms; their variables, label sets and sizes must agree.
+        The two models may have different terms; their variables, label sets and sizes must agree.  log Z of q is the
+        one that its backend gives: where that is a bound or an estimate, so is the answer, as `ask` says.
         """
         value: Tensor = self._insisted(self.ask(Query("cross_entropy", other=other)))
         return value
 
     def kl(self, other: Posterior) -> Tensor:
-        """[B]: the divergence KL(p, q) of a second model q of the same cells from this one, in nats."""
+        """[B]: the divergence KL(p, q) of a second model q of the same cells, in nats; see `cross_entropy`."""
         value: Tensor = self._insisted(self.ask(Query("kl", other=other)))
         return value
 

@@ -52,10 +52,19 @@ class Settled:
         return name
 
 
-def settled(function: Callable[P, str]) -> Callable[P, str]:
+def settled(function: Callable[P, R]) -> Callable[P, R]:
     """A function of plain values that is called once, when code is compiled; its answer is part of what is compiled.
 
     `torch.compiler.assume_constant_result` does the same, and imports the compiler.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@settled
+def one_graph() -> bool:
+    """Whether the code that is compiled right now must become one graph, as `fullgraph=True` asks."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    at_work = InstructionTranslator.current_tx()
+    return bool(getattr(at_work, "one_graph", True) or getattr(at_work, "error_on_graph_break", False))

@@ -22,7 +22,11 @@ from energyml.bind.terms import BoundTerm
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
-from energyml.untraced import untraced
+from energyml.untraced import one_graph, untraced
+
+# Graphs of more cells are left out of compiled code, unless all of it must be one graph: compiling takes about as long
+# for every cell, and what comes of it is slower than the kernels from some 20 cells on.
+COMPILED_CELLS = 16
 
 
 class Exact(Backend):
@@ -50,7 +54,7 @@ class Exact(Backend):
         return self._open_graph(problem)
 
     def _open_graph(self, problem: Problem) -> Session:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and (_cells(problem) <= COMPILED_CELLS or one_graph()):
             ground = Ground.of(problem, self.plans, self.kernels)
             if ground.sources.fixed:
                 return GraphSession(problem, ground)
@@ -60,3 +64,14 @@ class Exact(Backend):
     def _look_and_open(self, problem: Problem) -> Session:
         ground = Ground.of(problem, self.plans, self.kernels)
         return GraphSession(problem, ground) if ground.forest is None else TreeSession(problem, ground, ground.forest)
+
+
+def _cells(problem: Problem) -> int:
+    """How many cells with labels an example has at most."""
+    batch, total = problem.env.batch, 0
+    for variable in problem.graph.discrete:  # in words that compiled code knows
+        cells = 1
+        for dim in variable.dims:
+            cells *= batch.size_of(dim)
+        total += cells
+    return total

@@ -37,6 +37,17 @@ class Potentials:
         """Whether gradients are wanted."""
         return torch.is_grad_enabled() and (self.scores.requires_grad or self.steps.requires_grad)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of answers."""
+        return torch.promote_types(self.scores.dtype, self.steps.dtype)
+
+    def single(self) -> Potentials | None:
+        """The same in single precision where scores are in half precision, which is too coarse to add up in."""
+        if self.dtype not in (torch.float16, torch.bfloat16):
+            return None
+        return Potentials(self.scores.float(), self.steps.float(), self.count)
+
     # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
     @property
     def exists(self) -> Tensor | None:

@@ -106,8 +106,12 @@ def chain_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
 def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
     """The k best answers of each chain, best first: labels [B, k, T] (-1 for none) and scores [B, k] (-inf for none).
 
-    Viterbi with k hypotheses for each label: O(B T C² k).  Scores are differentiable.
+    Viterbi with k hypotheses for each label: O(B T C² k).  Scores are differentiable, and added up in float32 at least.
     """
+    single = potentials.single()
+    if single is not None:
+        labels, scores = chain_best(single, count)
+        return labels, scores.to(potentials.dtype)
     if count > 1:
         with torch.no_grad():
             labels, scores = _decode(potentials, count)
@@ -179,7 +183,10 @@ def _carried(before: Tensor, values: Tensor, origin: Tensor, exists: Tensor | No
 
 
 def chain_max_marginals(potentials: Potentials) -> Tensor:
-    """[B, T, C]: the best score with each cell fixed to each label: Viterbi from both sides."""
+    """[B, T, C]: the best score with each cell fixed to each label: Viterbi from both sides, in float32 at least."""
+    single = potentials.single()
+    if single is not None:
+        return chain_max_marginals(single).to(potentials.dtype)
     unary, pair, exists = potentials.unary, potentials.pair, potentials.exists
     size = unary.shape[1]
     if size == 0:

@@ -20,6 +20,9 @@ def struct_log_partition(potentials: Potentials) -> Tensor:
     """[B]: the log-partition of each chain; -inf where every answer is forbidden.  O(B T C³) in log T levels."""
     from torch_struct import LinearChain, LogSemiring
 
+    single = potentials.single()
+    if single is not None:
+        return struct_log_partition(single).to(potentials.dtype)
     if potentials.unary.shape[0] == 0:
         return potentials.unary.sum((1, 2))
     edges = _edges(potentials)

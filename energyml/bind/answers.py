@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.bind.batch import Batch
-from energyml.bind.maker import DataError, data_error
+from energyml.bind.inputs import DataError, data_error
 from energyml.diagnostics import EnergyError, Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
@@ -41,7 +41,7 @@ class Answers:
         """
         found: dict[str, Tensor] = {}
         for name, labels in answer.items():
-            if not full and labels is batch.checked.get(name):
+            if not full and labels is not None and labels is batch.checked.get(name):
                 found[name] = labels
                 continue
             declared = self.variable(name)

@@ -2,63 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from energyml import errors
 from energyml.bind.batch import Along, Batch, Nested
-from energyml.diagnostics import Diagnostic, Report, Source, Span, SpecError, did_you_mean
+from energyml.bind.inputs import Axis, DataError, Values, Wanted, data_error, extremes
+from energyml.diagnostics import Source, Span, did_you_mean
 from energyml.ir.graph import Graph
-from energyml.model.declared import Input, Variable
-from energyml.model.types import REAL, EdgeType
-from energyml.transforms import followed, seen
+from energyml.model.declared import Variable
+from energyml.model.types import EdgeType
+from energyml.transforms import seen
 
 OneLengths: TypeAlias = Tensor | Sequence[Any]
 LengthsLike: TypeAlias = OneLengths | Mapping[str, OneLengths]
 MaskLike: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
-class DataError(SpecError):
-    """A tensor that breaks a declaration; the message shows the declaration."""
-
-
-def data_error(source: Source, code: str, span: Span | None, **facts: object) -> DataError:
-    """The error for a tensor that breaks a declaration."""
-    help_text = facts.pop("help", None)
-    found: Diagnostic = errors.diagnostic(code, span, help=help_text, **facts)  # type: ignore[arg-type]
-    report = Report(source)
-    report.add(found)
-    return DataError(source, report.ordered())
-
-
-class _Axis(NamedTuple):
-    """What an axis of an input must be: a fixed size, or a dim plus an offset."""
-
-    shown: str
-    fixed: int | None
-    dim: str = ""
-    offset: int = 0
-
-
-class _Wanted(NamedTuple):
-    """What an input must look like, found once."""
-
-    declared: Input
-    axes: tuple[_Axis, ...]
-    integral: bool
-
-
 class _Shorter(NamedTuple):
     """An axis over a dim less a constant, which can only be checked once the dim's size is known."""
 
-    wanted: _Wanted
+    wanted: Wanted
     tensor: Tensor
     number: int
-    axis: _Axis
+    axis: Axis
 
     @property
     def length(self) -> int:
@@ -71,7 +40,7 @@ class BatchMaker:
     def __init__(self, graph: Graph, source: Source, used: frozenset[str]) -> None:
         self.graph, self.source, self.used = graph, source, used
         self.counts = {name: len(one.labels) for name, one in graph.label_sets.items() if one.labels is not None}
-        self.wanted = {name: self._wanted(declared) for name, declared in graph.inputs.items()}
+        self.wanted = {name: Wanted.of(declared, self.counts) for name, declared in graph.inputs.items()}
         self.known = {n: d.size for n, d in graph.dims.items() if d.kind in ("fixed", "free") and d.size is not None}
         over = tuple(dict.fromkeys(dim for v in (*graph.discrete, *graph.fields) for dim in v.dims))
         self.sequence_dims = tuple(dim for dim in over if graph.dims[dim].kind == "observed")
@@ -80,24 +49,7 @@ class BatchMaker:
         # Dims whose variables all run along them alone: where all of these are masked, masks tell what is padding.
         along = {dim: [v for v in graph.discrete if dim in v.dims] for dim in self.sequence_dims}
         self.alone = {d: [v.name for v in ones] for d, ones in along.items() if all(v.dims == (d,) for v in ones)}
-        # Values that are looked at: of fields, their backends tell which numbers are no good, and in which example.
-        self.examined = frozenset(name for name, one in self.wanted.items() if one.integral or not graph.fields)
-        # Fixed edges whose ends were found to exist: the tensor, its version, and the sizes of the dims at that time.
-        self._fitting: dict[str, tuple[Tensor, int, dict[str, int]]] = {}
-
-    def _wanted(self, declared: Input) -> _Wanted:
-        if isinstance(declared.type, EdgeType):
-            ends = len(declared.type.ends)
-            over = declared.type.over
-            return _Wanted(declared, (_Axis(over, None, over), _Axis(str(ends), ends)), True)
-        axes: list[_Axis] = []
-        for axis in declared.type.axes:
-            extent = axis.extent
-            if extent.kind == "dim":
-                axes.append(_Axis(str(extent), None, extent.name, extent.offset))
-            else:
-                axes.append(_Axis(str(extent), self.counts[extent.name] if extent.kind == "labels" else extent.offset))
-        return _Wanted(declared, tuple(axes), declared.type.element != REAL)
+        self.values = Values(graph, source, self.wanted, self.counts)
 
     def fail(self, code: str, span: Span | None, **facts: object) -> DataError:
         """The error for a tensor that breaks a declaration."""
@@ -157,7 +109,7 @@ class BatchMaker:
         if masks:
             batch.masks.update({name: tensor.to(device) for name, tensor in masks.items()})
             self._padding_behind(batch, by_dim)
-        self._values(batch)
+        self.values.check(batch)
         return batch
 
     def check_fixed(self, fixed: Mapping[str, Tensor]) -> None:
@@ -174,7 +126,7 @@ class BatchMaker:
         for name, tensor in fixed.items():
             declared = self.wanted[name].declared
             if isinstance(declared.type, EdgeType):
-                self._fixed_edges(self.wanted[name], declared.type, tensor, sizes)
+                self.values.check_fixed_edges(self.wanted[name], declared.type, tensor, sizes)
 
     def _shape(
         self, name: str, tensor: Tensor, sizes: dict[str, int], shorter: list[_Shorter], batch: int | None
@@ -187,7 +139,7 @@ class BatchMaker:
             hint = f"did you mean `{guess}`?" if guess else f"it has: {', '.join(known)}"
             raise self.fail("E0502", None, name=name, help=hint)
         if not isinstance(tensor, Tensor):
-            raise self._wrong_kind(wanted, type(tensor).__name__, "pass a torch.Tensor")
+            raise wanted.wrong_kind(self.source, type(tensor).__name__, "pass a torch.Tensor")
         shape = tensor.shape
         if len(shape) != len(wanted.axes) + 1:
             problem = f"it needs a batch axis and {len(wanted.axes)} more, found {len(shape)} axes"
@@ -195,8 +147,9 @@ class BatchMaker:
         if batch is not None and shape[0] != batch:
             raise self._wrong_shape(wanted, tensor, f"other inputs have {batch} examples, this one {shape[0]}")
         if wanted.integral == tensor.is_floating_point() or tensor.is_complex():
-            complex_or_real = "complex numbers" if tensor.is_complex() else "real numbers"
-            raise self._wrong_kind(wanted, complex_or_real if wanted.integral or tensor.is_complex() else "integers")
+            found = "complex" if tensor.is_complex() else "real"
+            found = f"{found} numbers" if wanted.integral or tensor.is_complex() else "integers"
+            raise wanted.wrong_kind(self.source, found)
         for number, axis in enumerate(wanted.axes, start=1):
             if axis.offset:
                 shorter.append(_Shorter(wanted, tensor, number, axis))
@@ -206,15 +159,11 @@ class BatchMaker:
                 raise self._wrong_axis(wanted, tensor, number, axis, expected)
         return shape[0]
 
-    def _wrong_kind(self, wanted: _Wanted, found: str, help_text: str | None = None) -> DataError:
-        declared = wanted.declared
-        return self.fail("E0504", declared.span, name=declared.name, found=found, type=declared.type, help=help_text)
-
-    def _wrong_shape(self, wanted: _Wanted, tensor: Tensor, problem: str) -> DataError:
+    def _wrong_shape(self, wanted: Wanted, tensor: Tensor, problem: str) -> DataError:
         declared, shape = wanted.declared, list(tensor.shape)
         return self.fail("E0503", declared.span, name=declared.name, shape=shape, type=declared.type, problem=problem)
 
-    def _wrong_axis(self, wanted: _Wanted, tensor: Tensor, number: int, axis: _Axis, expected: int) -> DataError:
+    def _wrong_axis(self, wanted: Wanted, tensor: Tensor, number: int, axis: Axis, expected: int) -> DataError:
         problem = f"axis {number} (`{axis.shown}`) should be {expected}, found {tensor.shape[number]}"
         return self._wrong_shape(wanted, tensor, problem)
 
@@ -224,7 +173,7 @@ class BatchMaker:
         for name, tensor in given.items():
             if tensor.device != device:
                 remedy = f"the model is on `{device}`: move one of them with `.to(...)`"
-                raise self._wrong_kind(self.wanted[name], f"values on `{tensor.device}`", remedy)
+                raise self.wanted[name].wrong_kind(self.source, f"values on `{tensor.device}`", remedy)
             wanted = torch.int64 if self.wanted[name].integral else dtype
             placed[name] = tensor if tensor.dtype == wanted else tensor.to(wanted)
         return placed
@@ -312,7 +261,7 @@ class BatchMaker:
                 problem = f"the lengths of `{name}` have {given.shape[1]} positions along `{dim.within}`"
                 raise self.fail_sizes(dim.span, f"{problem}, expected {sizes[dim.within or '']}")
             if given.numel() and seen(given):
-                low, high = _extremes(given)
+                low, high = extremes(given)
                 if low < 0 or high > size:
                     raise self.fail_sizes(dim.span, f"a length of `{name}` lies outside 0..{size}")
             count = given.to(batch.device)
@@ -375,123 +324,11 @@ class BatchMaker:
                     raise self.fail_sizes(None, f"`{name}` has {shape} entries, but the batch has {known} examples")
         return 1 if known is None else known
 
-    # ------------------------------------------------------------------------------------------------------- values
-
-    def _values(self, batch: Batch) -> None:
-        """Values on the host are checked, fixed ones once; on an accelerator that would wait for the device."""
-        for name, tensor in batch.tensors.items():
-            if name not in self.examined or tensor.numel() == 0 or not seen(tensor):
-                continue
-            wanted = self.wanted[name]
-            declared = wanted.declared
-            if not wanted.integral:
-                self._numbers(declared, tensor, batch)
-                continue
-            if isinstance(declared.type, EdgeType):
-                self._edges(wanted, declared.type, tensor, batch)
-                continue
-            count = self.counts[declared.type.element]
-            low, high = _extremes(tensor)
-            if low < -1 or high >= count:
-                bad = ((tensor < -1) | (tensor >= count)) & _existing(declared, tensor, batch)
-                if bool(bad.any()):
-                    spot = bad.nonzero()[0]
-                    facts = {"value": int(tensor[tuple(spot)]), "example": int(spot[0]), "count": count}
-                    raise self.fail("E0505", declared.span, name=name, labels=declared.type.element, **facts)
-
-    def _numbers(self, declared: Input, tensor: Tensor, batch: Batch) -> None:
-        """Refuse NaN and inf where there is a cell."""
-        # One pass without a copy; where the sum is one of the two, every number is looked at.
-        if float(tensor.detach().sum()) < math.inf:
-            return
-        bad = (tensor.isnan() | tensor.isposinf()) & _existing(declared, tensor, batch)
-        for name, mask in batch.masks.items():
-            bad &= _over(declared, mask, self.graph.variables[name].dims)
-        if bool(bad.any()):
-            spot = bad.nonzero()[0].tolist()
-            value = "NaN" if math.isnan(float(tensor[tuple(spot)])) else "inf"
-            raise self.fail("E0512", declared.span, name=declared.name, value=value, example=spot[0], place=spot[1:])
-
-    def _edges(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, batch: Batch) -> None:
-        """Check the ends of edges."""
-        sizes = {dim: along.size for dim, along in batch.along.items()}
-        fixed = batch.fixed.get(wanted.declared.name)
-        if fixed is None:
-            self._edge_values(wanted, edges, tensor, sizes)
-        else:
-            self._fixed_edges(wanted, edges, fixed, sizes)
-
-    def _fixed_edges(self, wanted: _Wanted, edges: EdgeType, fixed: Tensor, sizes: Mapping[str, int]) -> None:
-        """Check the ends of edges that hold for every example: once, until they or the sizes of their dims change."""
-        if fixed.is_inference():  # it has no version that would tell of changes
-            self._edge_values(wanted, edges, fixed, sizes)
-            return
-        name, own = wanted.declared.name, {dim: sizes[dim] for dim in edges.ends if dim in sizes}
-        version, before = fixed._version, self._fitting.get(name)
-        if before is None or before[0] is not fixed or before[1] != version or before[2] != own:
-            self._edge_values(wanted, edges, fixed, own)
-            self._fitting[name] = (fixed, version, own)
-
-    def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
-        known = [sizes[dim] for dim in edges.ends if dim in sizes]
-        if not known or not tensor.numel():
-            return
-        low, high = _extremes(tensor)
-        if low >= -1 and high < min(known):
-            return  # whichever end has them
-        for end, dim in enumerate(edges.ends):
-            size = sizes.get(dim)
-            ends = tensor[..., end]
-            if size is None:
-                continue
-            low, high = _extremes(ends)
-            if low < -1 or high >= size:
-                bad = ((ends < -1) | (ends >= size)).nonzero()[0]
-                found = f"the position {int(ends[tuple(bad)])} in example {int(bad[0])}"
-                remedy = f"`{dim}` has {size} positions, counted from 0; pad unused rows with -1"
-                raise self._wrong_kind(wanted, found, remedy)
-
 
 def _dim_axes(variable: Variable) -> list[tuple[int, str]]:
     """The axes of an answer [B, ...] that run along dims."""
     axes = enumerate(variable.type.axes, start=1)
     return [(number, axis.extent.name) for number, axis in axes if axis.extent.kind == "dim"]
-
-
-def _extremes(tensor: Tensor) -> tuple[int, int]:
-    """The smallest and the largest number of a tensor on the host; a short list is faster to read than to reduce."""
-    if tensor.dim() == 1 and tensor.numel() <= 64 and not followed():
-        numbers = tensor.tolist()
-        return min(numbers), max(numbers)
-    low, high = torch.aminmax(tensor)
-    return int(low), int(high)
-
-
-def _existing(declared: Input, tensor: Tensor, batch: Batch) -> Tensor:
-    """[B, *axes]: the entries of an input that are no padding."""
-    from energyml.nets.features import existing
-
-    assert not isinstance(declared.type, EdgeType)
-    dims = [axis.extent.name if axis.extent.kind == "dim" else None for axis in declared.type.axes]
-    found = existing(dims, batch.exists, tensor.shape)
-    return torch.ones_like(tensor, dtype=torch.bool) if found is None else found.expand(tensor.shape)
-
-
-def _over(declared: Input, mask: Tensor, dims: Sequence[str]) -> Tensor:
-    """The mask [B, *dims] of a variable as one of an input, [B, *axes], where the input has all of its dims.
-
-    An axis such as `T-1` stands for pairs of cells: with gaps, none of its entries is known to be read.
-    """
-    assert not isinstance(declared.type, EdgeType)
-    extents = [axis.extent for axis in declared.type.axes]
-    if any(one.kind == "dim" and one.offset and one.name in dims for one in extents):
-        return mask.new_zeros(())
-    axes = [one.name if one.kind == "dim" else None for one in extents]
-    if any(dim not in axes for dim in dims):
-        return mask.new_ones(())
-    order = sorted(range(len(dims)), key=lambda number: axes.index(dims[number]))
-    shape = [mask.shape[1 + dims.index(axis)] if axis in dims else 1 for axis in axes]
-    return mask.permute(0, *(1 + number for number in order)).reshape(mask.shape[0], *shape)
 
 
 def _where(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from energyml import errors
-from energyml.bind.maker import DataError
+from energyml.bind.inputs import DataError
 from energyml.diagnostics import EnergyError, Note, Source, Span
 
 

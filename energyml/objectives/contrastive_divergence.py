@@ -58,9 +58,9 @@ def contrastive_divergence(posterior: Posterior, answer: Mapping[str, Tensor], s
 
 def _kernel(posterior: Posterior, model: EnergyModel, chains: int) -> Any:
     """The sampler's kernel for the batch: that of the stage, else `gibbs`."""
-    backend: Any = model._backend(posterior.selection)[0]
+    backend: Any = model.prepared(posterior.selection)[0]
     if "sample" not in posterior.answers or not hasattr(backend, "kernel"):
-        backend = model._backend("gibbs")[0]
+        backend = model.prepared("gibbs")[0]
     return backend.kernel(posterior.problem, chains)
 
 

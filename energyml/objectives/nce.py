@@ -145,7 +145,7 @@ def _sampled(posterior: Posterior, answer: Mapping[str, Tensor], selection: Sele
     problem, count, path = posterior.problem, int(selection["count"]), selection["run"]
     if path is not None:
         model = trained_run(str(path), problem, "the noise of `nce`")
-        backend, verdict = model._backend(posterior.selection)
+        backend, verdict = model.prepared(posterior.selection)
         problem = problem_of(model, problem)
         posterior = Posterior(backend.open(problem), verdict, problem)
     drawn = posterior.sample(count)

@@ -1,16 +1,12 @@
-"""First-order chains with torch operations: every shape of tables against enumeration and float64, every transform."""
+"""First-order chains with torch operations: every shape of tables against enumeration and float64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.func import grad, hessian, jacfwd, jacrev, vmap
-from torch.utils._pytree import tree_leaves
 
 from energyml.backends.exact import partition, scaled
 from energyml.backends.exact import viterbi as best
@@ -26,88 +22,12 @@ from energyml.backends.exact.recursion import (
     chain_score,
 )
 from energyml.backends.exact.scan import Blocks, cut
-from energyml.backends.exact.unscaled import LogSpace, taped_log_partition
+from energyml.backends.exact.struct_engine import struct_log_partition
+from energyml.backends.exact.unscaled import LogSpace
 from tests.contract.device_harness import DeviceHarness
+from tests.exact.torch_chains import KINDS, NINF, SIZES, answers, double, draw, gradients, reference, same, tracked
 
 torch.set_num_threads(1)
-
-NINF = float("-inf")
-# What torch says of itself when its forward derivatives and its compiler are loaded.
-LOADING = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
-SIZES = [(1, 2, 1), (3, 2, 3), (5, 4, 3), (4, 9, 8), (2, 30, 5), (3, 1, 4), (2, 70, 3), (2, 0, 3), (0, 4, 2)]
-KINDS = ["shared", "example", "step", "both"]
-
-
-def draw(
-    batch: int, size: int, labels: int, kind: str = "shared", *, scale: float = 1.0, forbidden: float = 0.0,
-    ragged: bool = False, dtype: torch.dtype = torch.float64, seed: int = 0,
-) -> Potentials:  # fmt: skip
-    generator = torch.Generator().manual_seed(seed)
-    examples = max(1, batch) if kind in ("example", "both") else 1
-    positions = max(1, size - 1) if kind in ("step", "both") else 1
-    scores = scale * torch.randn(batch, size, labels, generator=generator, dtype=torch.float64)
-    steps = scale * torch.randn(examples, positions, labels, labels, generator=generator, dtype=torch.float64)
-    if forbidden:
-        scores[torch.rand(scores.shape, generator=generator) < forbidden] = NINF
-        steps[torch.rand(steps.shape, generator=generator) < forbidden] = NINF
-    count = torch.randint(0, size + 1, (batch,), generator=generator) if ragged else None
-    if count is not None and not batch:
-        count = None
-    return Potentials(scores.to(dtype), steps.to(dtype), count)
-
-
-def tracked(potentials: Potentials) -> Potentials:
-    scores, steps = (one.detach().clone().requires_grad_() for one in (potentials.scores, potentials.steps))
-    return Potentials(scores, steps, potentials.count)
-
-
-def double(potentials: Potentials) -> Potentials:
-    return Potentials(potentials.scores.double(), potentials.steps.double(), potentials.count)
-
-
-def gradients(potentials: Potentials, value: Callable[[Potentials], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-partitions, and the gradients of their sum, each weighted by another number."""
-    potentials = tracked(potentials)
-    found = value(potentials)
-    weights = torch.arange(1, len(found) + 1, dtype=found.dtype)
-    total = (found.masked_fill(found.isneginf(), 0) * weights).sum()
-    wanted = (potentials.scores, potentials.steps)
-    by = torch.autograd.grad(total, wanted, materialize_grads=True, allow_unused=True)
-    return found.detach(), by[0], by[1]
-
-
-def reference(potentials: Potentials) -> tuple[Tensor, Tensor, Tensor]:
-    def value(one: Potentials) -> Tensor:
-        if one.scores.shape[1] == 0:
-            return one.scores.sum((1, 2)) + 0 * one.steps.sum().nan_to_num(0, 0, 0)
-        return taped_log_partition(one.scores, one.steps, one.exists)
-
-    return gradients(double(potentials), value)
-
-
-def same(found: Tensor, wanted: Tensor, error: float, relative: float = 1e-6) -> None:
-    assert not found.isnan().any()
-    assert torch.equal(found.isneginf(), wanted.isneginf())
-    finite = wanted.isfinite()
-    torch.testing.assert_close(found[finite].double(), wanted[finite].double(), atol=error, rtol=relative)
-
-
-def answers(potentials: Potentials) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """For each example all its answers [n, T], cells that do not exist being 0, and their scores [n]."""
-    batch, size, labels = potentials.scores.shape
-    for b in range(batch):
-        length = size if potentials.count is None else int(potentials.count[b])
-        every = torch.zeros(labels**length, size, dtype=torch.long)
-        if length:
-            every[:, :length] = torch.cartesian_prod(*[torch.arange(labels)] * length).reshape(-1, length)
-        table = potentials.steps.expand(batch, size - 1, labels, labels)[b] if size > 1 else None
-        total = torch.zeros(len(every), dtype=torch.float64)
-        for t in range(length):
-            total = total + potentials.scores[b, t, every[:, t]].double()
-            if t:
-                assert table is not None
-                total = total + table[t - 1, every[:, t - 1], every[:, t]].double()
-        yield b, every, total
 
 
 @pytest.fixture(params=["whole", "blocks", "paired"])
@@ -260,148 +180,6 @@ def test_a_second_backward_pass_gives_the_same() -> None:
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
-# ------------------------------------------------------------------------------------------- transforms, second order
-
-
-def cases() -> list[tuple[Potentials, str]]:
-    return [
-        (draw(2, 4, 3, kind, ragged=ragged, seed=number), f"{kind}-{ragged}")
-        for number, kind in enumerate(KINDS)
-        for ragged in (False, True)
-    ]
-
-
-CASES = pytest.mark.parametrize("case", [one for one, _ in cases()], ids=[name for _, name in cases()])
-
-
-@LOADING
-@CASES
-def test_derivatives_to_second_order_backward_and_forward(case: Potentials) -> None:
-    case = tracked(case)
-
-    def value(scores: Tensor, steps: Tensor) -> Tensor:
-        return chain_log_partition(Potentials(scores, steps, case.count))
-
-    point = (case.scores, case.steps)
-    assert torch.autograd.gradcheck(value, point, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(value, point)
-
-
-@LOADING
-@CASES
-def test_transforms_equal_those_of_the_recorded_recursion(case: Potentials) -> None:
-    case.steps[0, 0, 0, 1] = NINF
-
-    def value(scores: Tensor, steps: Tensor) -> Tensor:
-        return chain_log_partition(Potentials(scores, steps, case.count)).sum()
-
-    def recorded(scores: Tensor, steps: Tensor) -> Tensor:
-        return taped_log_partition(scores, steps, case.exists).sum()
-
-    both = (0, 1)
-    transforms: list[Callable[[Any], Any]] = [
-        lambda f: grad(f, both),
-        lambda f: hessian(f, both),
-        lambda f: jacrev(jacrev(f, both), both),
-        lambda f: jacfwd(f, both),
-        lambda f: jacrev(jacfwd(f, both), both),
-    ]
-    for transform in transforms:
-        found, wanted = (tree_leaves(transform(f)(case.scores, case.steps)) for f in (value, recorded))
-        for one, other in zip(found, wanted, strict=True):
-            assert not one.isnan().any()
-            torch.testing.assert_close(one, other)
-
-
-@CASES
-@pytest.mark.parametrize("dims", [(0, None), (None, 0), (0, 0), (3, 1)])
-def test_vmap_equals_the_loop(case: Potentials, dims: tuple[int | None, int | None]) -> None:
-    def value(scores: Tensor, steps: Tensor) -> Tensor:
-        return chain_log_partition(Potentials(scores, steps, case.count))
-
-    def by_both(scores: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        return grad(lambda *one: value(*one).sum(), (0, 1))(scores, steps)
-
-    generator = torch.Generator().manual_seed(1)
-    given = []
-    for one, dim in zip((case.scores, case.steps), dims, strict=True):
-        if dim is None:
-            given.append([one] * 5)
-        else:
-            more = torch.randn(5, *one.shape, generator=generator, dtype=one.dtype)
-            given.append(list(more.unbind(0)))
-    stacked = [one[0] if dim is None else torch.stack(one, dim) for one, dim in zip(given, dims, strict=True)]
-    torch.testing.assert_close(
-        vmap(value, dims)(*stacked), torch.stack([value(*one) for one in zip(*given, strict=True)])
-    )
-    found = vmap(by_both, dims)(*stacked)
-    looped = [by_both(*one) for one in zip(*given, strict=True)]
-    for number in (0, 1):
-        torch.testing.assert_close(found[number], torch.stack([one[number] for one in looped]))
-
-
-@CASES
-def test_vmap_of_other_answers_equals_the_loop(case: Potentials) -> None:
-    more = torch.randn(5, *case.scores.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-
-    def asked(scores: Tensor) -> tuple[Tensor, ...]:
-        potentials = Potentials(scores, case.steps, case.count)
-        cells, joint = chain_marginals(potentials, True)
-        assert joint is not None
-        return cells, joint, chain_marginals(potentials, False)[0], *chain_best(potentials, 1)
-
-    for found, looped in zip(vmap(asked)(more), zip(*[asked(one) for one in more], strict=True), strict=True):
-        torch.testing.assert_close(found, torch.stack(looped))
-
-
-def test_second_derivatives_are_numbers_where_answers_are_forbidden() -> None:
-    for seed in range(6):
-        potentials = tracked(draw(3, 5, 3, KINDS[seed % 4], forbidden=0.5, ragged=seed > 2, seed=seed))
-        value = chain_log_partition(potentials)
-        total = value.masked_fill(value.isneginf(), 0).sum()
-        given = (potentials.scores, potentials.steps)
-        first = torch.autograd.grad(total, given, create_graph=True)
-        second = torch.autograd.grad(sum((one * one).sum() for one in first), given)
-        for one in (*first, *second):
-            assert one.isfinite().all()
-
-
-# ---------------------------------------------------------------------------------------------------------- compiling
-
-
-@LOADING
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_as_one_graph(backend: str) -> None:
-    torch.compiler.reset()
-    for count in (None, torch.tensor([4, 2])):
-        potentials = draw(2, 4, 3, dtype=torch.float32)
-        potentials.steps[0, 0, 0, 1] = NINF
-
-        def value(scores: Tensor, steps: Tensor, count: Tensor | None = count) -> Tensor:
-            return chain_log_partition(Potentials(scores, steps, count)).sum()
-
-        def decoded(scores: Tensor, steps: Tensor, count: Tensor | None = count) -> tuple[Tensor, ...]:
-            potentials = Potentials(scores, steps, count)
-            cells, joint = chain_marginals(potentials, True)
-            assert joint is not None
-            return *chain_best(potentials, 1), cells, joint
-
-        scores, steps = potentials.scores, potentials.steps
-        results = []
-        for function in (value, torch.compile(value, fullgraph=True, backend=backend)):
-            given = scores.clone().requires_grad_(), steps.clone().requires_grad_()
-            total = function(*given)
-            results.append((total.detach(), *torch.autograd.grad(total, given)))
-        for one, other in zip(*results, strict=True):
-            torch.testing.assert_close(one, other)
-        for one, other in zip(
-            decoded(scores, steps),
-            torch.compile(decoded, fullgraph=True, backend=backend)(scores, steps),
-            strict=True,
-        ):
-            torch.testing.assert_close(one, other)
-
-
 # ------------------------------------------------------------------------------------------------------ low precision
 
 
@@ -421,10 +199,18 @@ def test_low_precision_sums_in_high_precision(dtype: torch.dtype, kind: str) -> 
     assert exact[1] is not None
     same(cells, exact[0], unit, unit)
     same(joint, exact[1], unit, unit)
-    labels, _ = chain_best(potentials, 1)
-    _, score = chain_best(double(potentials), 1)
-    reached = chain_score(double(potentials), labels)
-    same(reached, score, 16 * unit * 60)
+    for count in (1, 3):
+        labels, rounded = chain_best(potentials, count)
+        _, score = chain_best(double(potentials), count)
+        assert rounded.dtype == dtype
+        same(rounded, score, unit, unit)
+        same(chain_score(double(potentials), labels), score, 1e-4)
+    best = chain_max_marginals(potentials)
+    assert best.dtype == dtype
+    same(best, chain_max_marginals(double(potentials)), unit, unit)
+    struct = struct_log_partition(potentials)
+    assert struct.dtype == dtype
+    same(struct, wanted[0], unit, unit)
 
 
 def test_types_that_differ_and_autocast() -> None:

@@ -21,7 +21,7 @@ from energyml.backends.exact.recursion import (
     chain_score,
 )
 from energyml.backends.exact.unscaled import LogSpace
-from tests.exact.test_chain_torch import CASES, KINDS, NINF, SIZES, double, draw, gradients, same, tracked
+from tests.exact.torch_chains import CASES, KINDS, NINF, SIZES, double, draw, gradients, same, tracked
 
 torch.set_num_threads(1)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import energyml as em
+from energyml.backends.exact.backend import COMPILED_CELLS
 
 torch.set_num_threads(1)
 
@@ -203,6 +204,26 @@ def test_compiled_graphs_meet_other_sizes() -> None:
         scores = torch.randn(batch, size, 3)
         torch.testing.assert_close(step(scores), asked(scores))
     assert counter.frame_count == 3
+
+
+@pytest.mark.parametrize("size", [COMPILED_CELLS, COMPILED_CELLS + 1])
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_many_cells_are_compiled_where_one_graph_is_asked_for(fullgraph: bool, size: int) -> None:
+    torch.compiler.reset()
+    model, seen = em.compile(SKIP, seed=0), set[str]()
+
+    def record(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        seen.update(getattr(node.target, "__name__", "") for node in graph.graph.nodes)
+        return graph.forward
+
+    def asked(u: torch.Tensor) -> torch.Tensor:
+        return model.infer(u=u + 1).log_partition
+
+    scores = torch.randn(2, size, 3, generator=torch.Generator().manual_seed(0))
+    found = torch.compile(asked, backend=record, fullgraph=fullgraph)(scores)
+    torch.testing.assert_close(found, asked(scores))
+    assert "add" in seen
+    assert ("log_partition" in seen) == (fullgraph or size <= COMPILED_CELLS)
 
 
 def test_what_is_known_at_run_time_is_planned_outside_of_the_graph() -> None:

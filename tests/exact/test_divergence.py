@@ -7,6 +7,7 @@ import torch
 
 import energyml as em
 from energyml.backend import QueryRefused
+from energyml.queries import Quality
 
 HEAD = """
 labels A = {a, b, c}
@@ -51,3 +52,34 @@ def test_a_second_model_without_tables_is_refused(first: str) -> None:
     other = whole.infer(u=u, using="enumerate")
     with pytest.raises(QueryRefused, match="`tail` of the second model has no table"):
         em.compile(HEAD + TERMS[first], seed=0).infer(u=u, w=w, using="exact").kl(other)
+
+
+@pytest.mark.parametrize("first", ["exact", "enumerate"])
+@pytest.mark.parametrize("kind", ["cross_entropy", "kl"])
+def test_a_bound_of_the_second_log_partition_bounds_the_answer(kind: str, first: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    loop = em.compile(HEAD + TERMS["chain"] + "\n" + TERMS["constants"])
+    one, two = (
+        {key: 2 * torch.randn(2, *size, generator=generator) for key, size in (("u", (5, 3)), ("w", (3, 3)))}
+        for _ in range(2)
+    )
+
+    def asked(using: str) -> em.Result:
+        return loop.infer(**one, using=first).ask(kind, other=loop.infer(**two, using=using))
+
+    true = asked("enumerate")
+    found = {using: asked(using) for using in ("exact", "mean_field", "trw", "bp")}
+    assert true.quality is found["exact"].quality is Quality.EXACT
+    torch.testing.assert_close(found["exact"].value, true.value)
+    assert found["mean_field"].quality is Quality.LOWER
+    assert (found["mean_field"].value < true.value).all()
+    assert found["trw"].quality is Quality.UPPER
+    assert (found["trw"].value > true.value).all()
+    assert found["bp"].quality is Quality.ESTIMATE
+
+
+def test_a_second_model_without_log_partition_is_refused() -> None:
+    u, w = torch.zeros(1, 3, 3), torch.zeros(1, 3, 3)
+    chain = em.compile(HEAD + TERMS["chain"])
+    with pytest.raises(QueryRefused, match="second model, which `dual` does not answer; infer that model with `exact`"):
+        chain.infer(u=u, w=w, using="exact").kl(chain.infer(u=u, w=w, using="dual"))

@@ -213,10 +213,10 @@ def test_slices_change_nothing() -> None:
     u = torch.randn(2, 9, 9, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     whole = model.infer(u=u, using="exact")
     sliced = model.infer(u=u, using="exact(memory: 1)")
-    programs = [plan.program for plan in model._backend("exact(memory: 1)")[0].plans._known.values()]
+    programs = [plan.program for plan in model.prepared("exact(memory: 1)")[0].plans._known.values()]
     assert not programs  # planned when first asked
     torch.testing.assert_close(sliced.log_partition, whole.log_partition)
-    programs = [plan.program for plan in model._backend("exact(memory: 1)")[0].plans._known.values()]
+    programs = [plan.program for plan in model.prepared("exact(memory: 1)")[0].plans._known.values()]
     assert programs[0].slices and programs[0].memory <= 1 << 20
     torch.testing.assert_close(sliced.marginals["y"], whole.marginals["y"])
     torch.testing.assert_close(sliced.entropy, whole.entropy)
@@ -244,7 +244,7 @@ def test_the_best_answers_of_slices_are_merged() -> None:
     u = torch.randn(1, 3, 4, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     truth = model.infer(u=u, using="enumerate").n_best(5)
     for budget in (math.inf, 300.0):
-        backend, _ = model._backend("exact")
+        backend, _ = model.prepared("exact")
         backend.plans.budget = budget  # bytes: smaller than any that the option allows
         backend.plans._known.clear()
         found = model.infer(u=u, using="exact").n_best(5)
@@ -338,7 +338,7 @@ def test_draws_follow_the_distribution(using: str) -> None:
     model = em.compile(GRID.replace("{a, b, c}", "{a, b}"), seed=1).double()
     u = torch.randn(1, 2, 2, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     if using == "sliced":
-        backend, _ = model._backend("exact")
+        backend, _ = model.prepared("exact")
         backend.plans.budget = 100.0
         using = "exact"
     drawn = model.infer(u=u, using=using).sample(20_000, generator=torch.Generator().manual_seed(0))["y"][:, 0]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import energyml as em
 from energyml.backend import QueryRefused
-from energyml.bind.maker import DataError
+from energyml.bind.inputs import DataError
 from energyml.queries import Quality
 from tests.gaussian.cases import CASES, Case
 from tests.gaussian.reference import Array

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import energyml as em
-from energyml.bind.maker import DataError
+from energyml.bind.inputs import DataError
 from energyml.driver import read_choice
 from tests.objectives.models import (
     BATCH,
