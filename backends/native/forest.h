@@ -271,20 +271,20 @@ template <class In> class TreePass {
 
 // What rooting trees needs, for one example after another.
 struct Rooting {
-    std::vector<int64_t> degree, others, lines, start, sorted;
+    std::vector<int64_t> degree, others, lines, start, queue;
 };
 
-// Sort the nodes of an order by height, then by the end of the edge that they are, roots last: those alike stand together.
-inline void by_height(int64_t count, const int64_t* parent, const int64_t* height, const uint8_t* swapped, int64_t* order, Rooting& room) {
+// The nodes of the queue by height, then by the end of the edge that they are, roots last: those alike stand together.
+inline void by_height(int64_t count, const int64_t* parent, const int64_t* height, const uint8_t* swapped, Rooting& room, int64_t* order) {
+    const int64_t* queue = room.queue.data();
     int64_t highest = 0;
-    for (int64_t k = 0; k < count; ++k) highest = std::max(highest, height[order[k]]);
+    for (int64_t k = 0; k < count; ++k) highest = std::max(highest, height[queue[k]]);
     const int64_t roots = 2 * highest + 2;
     const auto key = [&](int64_t node) { return parent[node] < 0 ? roots : 2 * height[node] + swapped[node]; };
     room.start.assign(static_cast<size_t>(roots) + 2, 0);
-    room.sorted.assign(order, order + count);
-    for (int64_t node : room.sorted) ++room.start[key(node) + 1];
+    for (int64_t k = 0; k < count; ++k) ++room.start[key(queue[k]) + 1];
     for (int64_t k = 0; k < roots; ++k) room.start[k + 1] += room.start[k];
-    for (int64_t node : room.sorted) order[room.start[key(node)]++] = node;
+    for (int64_t k = 0; k < count; ++k) order[room.start[key(queue[k])]++] = queue[k];
 }
 
 // Leaves first: parents, edges and order of one example; false when its edges make a cycle.  Edges with an end that is no node do not count.
@@ -311,28 +311,30 @@ inline bool order_forest(int64_t nodes, int64_t edges, const int64_t* ends, cons
         height[n] = 0;
         present += exists[n] != 0;
     }
+    // A node enters the queue when one neighbour is left, so that trees are as low as can be; by sums rather than branches, which nobody foresees.
+    room.queue.resize(static_cast<size_t>(nodes) + 1);
+    int64_t* queue = room.queue.data();
     for (int64_t n = 0; n < nodes; ++n) {
-        if (!exists[n]) continue;
-        int64_t leaf = n;
-        while (degree[leaf] == 1) {  // follow the branch towards the inside as long as it is a leaf
-            const int64_t above = others[leaf], line = lines[leaf];
-            parent[leaf] = above, edge[leaf] = line, swapped[leaf] = ends[2 * line + 1] == leaf;
-            order[found++] = leaf;
-            height[above] = std::max(height[above], height[leaf] + 1);
-            degree[leaf] = -1;
-            --degree[above];
-            others[above] ^= leaf, lines[above] ^= line;
-            --joined;
-            if (above > n) break;  // its turn comes
-            leaf = above;
-        }
+        queue[found] = n;
+        found += exists[n] && degree[n] == 1;
+    }
+    for (int64_t k = 0; k < found; ++k) {
+        const int64_t leaf = queue[k];
+        if (degree[leaf] == 0) continue;  // a root
+        const int64_t above = others[leaf], line = lines[leaf];
+        parent[leaf] = above, edge[leaf] = line, swapped[leaf] = ends[2 * line + 1] == leaf;
+        height[above] = std::max(height[above], height[leaf] + 1);
+        others[above] ^= leaf, lines[above] ^= line;
+        --joined;
+        queue[found] = above;
+        found += --degree[above] == 1;
     }
     if (joined) return false;
     for (int64_t n = 0; n < nodes; ++n)
-        if (exists[n] && degree[n] == 0) order[found++] = n;
+        if (exists[n] && degree[n] == 0 && height[n] == 0) queue[found++] = n;  // alone
     *count = found;
     if (found != present) return false;
-    by_height(found, parent, height, swapped, order, room);
+    by_height(found, parent, height, swapped, room, order);
     return true;
 }
 

@@ -72,19 +72,16 @@ def _order_tree(trees: Trees, number: int, ends: np.ndarray, exists: np.ndarray)
         if one == other or other in joined[one]:
             return False
         joined[one][other] = joined[other][one] = row
-    leaves = [node for node in np.flatnonzero(exists).tolist() if len(joined[node]) <= 1]
-    done: list[int] = []
+    done = [node for node in np.flatnonzero(exists).tolist() if len(joined[node]) <= 1]
     height = [0] * len(exists)
-    while leaves:
-        node = leaves.pop()
-        done.append(node)
+    for node in done:  # a queue: nodes enter when one neighbour is left, so that trees are as low as can be
         for above, row in joined[node].items():
             trees.parent[number, node], trees.edge[number, node] = above, row
             trees.swapped[number, node] = ends[row, 1] == node
             height[above] = max(height[above], height[node] + 1)
             del joined[above][node]
             if len(joined[above]) == 1:
-                leaves.append(above)
+                done.append(above)
         joined[node] = {}
     done.sort(key=lambda node: (trees.parent[number, node] < 0, height[node]))
     trees.order[number, : len(done)], trees.height[number], trees.count[number] = done, height, len(done)
