@@ -503,20 +503,24 @@ class EnergyModel(nn.Module):
     def _evidence(self, evidence: Mapping[str, Tensor] | None, batch: Batch) -> Evidence:
         if not evidence:
             return Evidence()
-        known = {v.name for v in (*self.graph.discrete, *self.graph.fields)}
+        variables = self.graph.variables
         for name in evidence:
-            if name not in known:
-                variable = self.graph.variables.get(name)
+            variable = variables.get(name)
+            if variable is None or variable.readout is not None:
                 remedy = "evidence is about outputs, latents and fields"
                 if variable is not None and variable.readout is not None:
                     remedy += f"; `{name}` is read out of `{variable.readout.field}`, so observe that"
                 raise self._maker.fail("E0502", None, name=name, help=remedy)
         sets = {name: one for name, one in evidence.items() if isinstance(one, Tensor) and one.dtype == torch.bool}
+        given = {name: one for name, one in evidence.items() if name not in sets} if sets else evidence
+        found, counts = self._answers.labels(given, batch), self._answers.counts
+        labels = {name: one for name, one in found.items() if name in counts}
+        known = Evidence.from_labels(labels, counts)
+        if not sets and len(labels) == len(found):
+            return known
         allowed = {name: self._answers.allowed(name, one, batch) for name, one in sets.items()}
-        found = self._answers.labels({name: one for name, one in evidence.items() if name not in sets}, batch)
-        labels = {name: one for name, one in found.items() if name in self._answers.counts}
         fields = {name: one for name, one in found.items() if name not in labels}
-        return Evidence(allowed, fields).both(Evidence.from_labels(labels, self._answers.counts))
+        return Evidence(allowed, fields).both(known)
 
     # ------------------------------------------------------------------------------------------------------------ show
 

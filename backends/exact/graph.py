@@ -96,17 +96,15 @@ class GraphSession(Session):
         return [name for name in self.variables if name not in self.latent]
 
     def at_once(self, kind: str) -> Any:
-        """Asked again, without gradients, log Z and marginals come from native code that reads the parameters."""
-        if kind not in AT_ONCE or torch.is_grad_enabled() or recorded() or self.problem.env.gains:
+        """Without gradients, log Z and marginals come from native code that reads the parameters."""
+        ground, env = self.ground, self.problem.env
+        if not ground.asks or kind not in AT_ONCE or torch.is_grad_enabled() or recorded() or env.gains:
             return None
-        asked, parameters = self.ground.asked, self.problem.env.module._parameters
-        if kind not in asked:
-            asked[kind] = None  # for the first time, and perhaps the last
-            return None
-        question = asked[kind]
+        parameters = env.module._parameters
+        question = ground.asked.get(kind)
         if question is None:
             tables = [self.table_of(term) for term in self.terms]
-            question = asked[kind] = self.ground.question(kind, tables, parameters) or False
+            question = ground.asked[kind] = ground.question(kind, tables, parameters) or False
         return question.ask(parameters) if question else None
 
     def ask(self, query: Query) -> Result:

@@ -83,7 +83,7 @@ class BatchMaker:
         # Values that are looked at: of fields, their backends tell which numbers are no good, and in which example.
         self.examined = frozenset(name for name, one in self.wanted.items() if one.integral or not graph.fields)
         # Fixed edges whose ends were found to exist: the tensor, its version, and the sizes of the dims at that time.
-        self._fitting: dict[str, tuple[Tensor, int, dict[str, int]]] = {}
+        self._fitting: dict[str, tuple[Tensor, int, list[int | None]]] = {}
 
     def _wanted(self, declared: Input) -> _Wanted:
         if isinstance(declared.type, EdgeType):
@@ -148,7 +148,7 @@ class BatchMaker:
         masks = {} if mask is None else self._masks_by_variable(mask)
         labels = {} if answer is None else self._labelled(answer)
         size = self._batch_size(size, by_dim, masks, labels)
-        if shared:
+        if shared and size != 1:
             given = {**given, **{name: one.expand(size, *one.shape[1:]) for name, one in shared.items()}}
         device, dtype = _where(given, reference, by_dim, masks)
         self._sizes(sizes, shorter, by_dim, masks, labels)
@@ -157,7 +157,7 @@ class BatchMaker:
         if masks:
             batch.masks.update({name: tensor.to(device) for name, tensor in masks.items()})
             self._padding_behind(batch, by_dim)
-        self._values(batch)
+        self._values(batch, sizes)
         return batch
 
     def check_fixed(self, fixed: Mapping[str, Tensor]) -> None:
@@ -312,7 +312,7 @@ class BatchMaker:
                 problem = f"the lengths of `{name}` have {given.shape[1]} positions along `{dim.within}`"
                 raise self.fail_sizes(dim.span, f"{problem}, expected {sizes[dim.within or '']}")
             if given.numel() and seen(given):
-                low, high = _extremes(given)
+                low, high = extremes(given)
                 if low < 0 or high > size:
                     raise self.fail_sizes(dim.span, f"a length of `{name}` lies outside 0..{size}")
             count = given.to(batch.device)
@@ -377,9 +377,14 @@ class BatchMaker:
 
     # ------------------------------------------------------------------------------------------------------- values
 
-    def _values(self, batch: Batch) -> None:
+    def _values(self, batch: Batch, sizes: Mapping[str, int]) -> None:
         """Values on the host are checked, fixed ones once; on an accelerator that would wait for the device."""
+        if torch.compiler.is_compiling():
+            return
         for name, tensor in batch.tensors.items():
+            fixed = batch.fixed.get(name)
+            if fixed is not None and self._fit(name, fixed, sizes):
+                continue
             if name not in self.examined or tensor.numel() == 0 or not seen(tensor):
                 continue
             wanted = self.wanted[name]
@@ -388,10 +393,13 @@ class BatchMaker:
                 self._numbers(declared, tensor, batch)
                 continue
             if isinstance(declared.type, EdgeType):
-                self._edges(wanted, declared.type, tensor, batch)
+                if fixed is None:
+                    self._edge_values(wanted, declared.type, tensor, sizes)
+                else:
+                    self._fixed_edges(wanted, declared.type, fixed, sizes)
                 continue
             count = self.counts[declared.type.element]
-            low, high = _extremes(tensor)
+            low, high = extremes(tensor)
             if low < -1 or high >= count:
                 bad = ((tensor < -1) | (tensor >= count)) & _existing(declared, tensor, batch)
                 if bool(bad.any()):
@@ -412,31 +420,26 @@ class BatchMaker:
             value = "NaN" if math.isnan(float(tensor[tuple(spot)])) else "inf"
             raise self.fail("E0512", declared.span, name=declared.name, value=value, example=spot[0], place=spot[1:])
 
-    def _edges(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, batch: Batch) -> None:
-        """Check the ends of edges."""
-        sizes = {dim: along.size for dim, along in batch.along.items()}
-        fixed = batch.fixed.get(wanted.declared.name)
-        if fixed is None:
-            self._edge_values(wanted, edges, tensor, sizes)
-        else:
-            self._fixed_edges(wanted, edges, fixed, sizes)
+    def _fit(self, name: str, fixed: Tensor, sizes: Mapping[str, int]) -> bool:
+        """Whether these are fixed edges whose ends were looked at, and neither they nor sizes have changed since."""
+        before = self._fitting.get(name)
+        if before is None or before[0] is not fixed or before[1] != fixed._version:
+            return False
+        return before[2] == [sizes.get(dim) for dim in self.wanted[name].declared.type.ends]  # type: ignore[union-attr]
 
     def _fixed_edges(self, wanted: _Wanted, edges: EdgeType, fixed: Tensor, sizes: Mapping[str, int]) -> None:
         """Check the ends of edges that hold for every example: once, until they or the sizes of their dims change."""
         if fixed.is_inference():  # it has no version that would tell of changes
             self._edge_values(wanted, edges, fixed, sizes)
-            return
-        name, own = wanted.declared.name, {dim: sizes[dim] for dim in edges.ends if dim in sizes}
-        version, before = fixed._version, self._fitting.get(name)
-        if before is None or before[0] is not fixed or before[1] != version or before[2] != own:
-            self._edge_values(wanted, edges, fixed, own)
-            self._fitting[name] = (fixed, version, own)
+        elif not self._fit(wanted.declared.name, fixed, sizes):
+            self._edge_values(wanted, edges, fixed, sizes)
+            self._fitting[wanted.declared.name] = (fixed, fixed._version, [sizes.get(dim) for dim in edges.ends])
 
     def _edge_values(self, wanted: _Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
         known = [sizes[dim] for dim in edges.ends if dim in sizes]
         if not known or not tensor.numel():
             return
-        low, high = _extremes(tensor)
+        low, high = extremes(tensor)
         if low >= -1 and high < min(known):
             return  # whichever end has them
         for end, dim in enumerate(edges.ends):
@@ -444,7 +447,7 @@ class BatchMaker:
             ends = tensor[..., end]
             if size is None:
                 continue
-            low, high = _extremes(ends)
+            low, high = extremes(ends)
             if low < -1 or high >= size:
                 bad = ((ends < -1) | (ends >= size)).nonzero()[0]
                 found = f"the position {int(ends[tuple(bad)])} in example {int(bad[0])}"
@@ -458,10 +461,10 @@ def _dim_axes(variable: Variable) -> list[tuple[int, str]]:
     return [(number, axis.extent.name) for number, axis in axes if axis.extent.kind == "dim"]
 
 
-def _extremes(tensor: Tensor) -> tuple[int, int]:
-    """The smallest and the largest number of a tensor on the host; a short list is faster to read than to reduce."""
-    if tensor.dim() == 1 and tensor.numel() <= 64 and not followed():
-        numbers = tensor.tolist()
+def extremes(tensor: Tensor) -> tuple[int, int]:
+    """The smallest and the largest of whole numbers on the host; a short list is sooner read than reduced."""
+    if tensor.numel() <= 256 and not followed():
+        numbers = set(tensor.numpy().ravel().tolist())
         return min(numbers), max(numbers)
     low, high = torch.aminmax(tensor)
     return int(low), int(high)

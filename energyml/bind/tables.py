@@ -34,6 +34,10 @@ class TableTerm(BoundTerm):
         self.constants = _constants(term, graph)
         self.gathered = {end for b in term.domain if isinstance(b, Edges) for end in (b.index, *b.ends)}
         self.in_place = [_in_place(term, graph, number) for number in range(len(term.scope))]
+        self.covers = len(term.scope) == 1 and _covers(term, graph)
+        self.ends = None if self.constants else _ends(term)
+        numbers = {variable.name: number for number, variable in enumerate(graph.discrete)}
+        self.variables = tuple([numbers[ref.variable] for ref in term.scope])  # the numbers of the scope's variables
         self.value = table(IndexSet(term.domain, self.counted, self.valid))
 
     def table(self, env: Environment) -> Tensor:
@@ -78,10 +82,10 @@ class TableTerm(BoundTerm):
 
     def domain_sizes(self, batch: Batch) -> tuple[int, ...]:
         """The padded sizes of the index set."""
-        return tuple(
+        return tuple([
             batch.tensors[b.source].shape[1] if isinstance(b, Edges) else max(0, batch.size_of(b.dim) - b.shrink)
             for b in self.term.domain
-        )
+        ])  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------------- validity
 
@@ -191,6 +195,27 @@ def _in_place(term: Term, graph: Graph, number: int) -> tuple[Range, ...]:
         for affine, axis, one in zip(ref.indices, axes, ranges, strict=True)
     )
     return ranges if same else ()
+
+
+def _covers(term: Term, graph: Graph) -> bool:
+    """Whether a term over one cell has one element for each cell of its variable, in the same order."""
+    (ref,), domain = term.scope, term.domain
+    dims = graph.variables[ref.variable].dims
+    plain = tuple((one.dim, one.shrink) for one in domain if isinstance(one, Range)) == tuple((d, 0) for d in dims)
+    straight = [(one.index, one.offset) for one in ref.indices] == [(one.index, 0) for one in domain]
+    return plain and straight and len(domain) == len(dims)
+
+
+def _ends(term: Term) -> tuple[int, ...] | None:
+    """Which end of an edge each cell of a term stands at, where its elements are edges, all of whose ends it uses."""
+    binding = term.domain[0] if len(term.domain) == 1 else None
+    if not isinstance(binding, Edges):
+        return None
+    ends = [ref.indices[0].index for ref in term.scope if len(ref.indices) == 1 and not ref.indices[0].offset]
+    # An edge exists where all of its ends do, also those that the scope leaves out.
+    if len(ends) != len(term.scope) or set(ends) != set(binding.ends):
+        return None
+    return tuple(binding.ends.index(end) for end in ends if end is not None)
 
 
 def _looked_up(table: Tensor, joint: Tensor) -> Tensor:
