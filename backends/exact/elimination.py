@@ -70,13 +70,13 @@ class BatchElimination:
     # ---------------------------------------------------------------------------------------------------------- sums
 
     def log_partition(self, tables: Tables) -> Tensor:
-        """[B]: log Z, differentiable twice."""
+        """[B]: log Z, differentiable twice; in float64 where the native kernel answers, in the type of tables else."""
         if not self._native(tables):
             return self._twin(tables)
         if tracked(tables):
             found: Tensor = _LogPartition.apply(self, *tables)  # type: ignore[no-untyped-call]
             return found
-        return self._sums(_wide(tables)).to(_dtype(tables))
+        return self._sums(_wide(tables))
 
     def _sums(self, wide: Tables) -> Tensor:
         if self._alone:
@@ -375,7 +375,7 @@ class _LogPartition(torch.autograd.Function):
     def forward(ctx: Any, run: BatchElimination, *tables: Tensor | None) -> Tensor:
         ctx.run, ctx.given = run, [table is not None for table in tables]
         ctx.save_for_backward(*[table for table in tables if table is not None])
-        return run._sums(_wide(tables)).to(_dtype(tables))
+        return run._sums(_wide(tables))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

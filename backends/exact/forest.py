@@ -110,13 +110,13 @@ class Forest:
     # ------------------------------------------------------------------------------------------------------------ sums
 
     def log_partition(self, unary: Tensor, pair: Tensor, kernels: bool) -> Tensor:
-        """[B]: log Z, differentiable twice."""
+        """[B]: log Z, differentiable twice; in float64 where the native kernel answers, in the type of scores else."""
         if not (kernels and runs_natively([unary, pair])):
             return self.by_levels(unary, pair)
         if tracked([unary, pair]):
             found: Tensor = _LogPartition.apply(self, unary, pair)  # type: ignore[no-untyped-call]
             return found
-        return sweep(self.trees, *_plain(unary, pair)).total.to(unary.dtype)
+        return sweep(self.trees, *_plain(unary, pair)).total
 
     def by_levels(self, unary: Tensor, pair: Tensor) -> Tensor:
         """[B]: log Z by torch operations, all nodes of one height at once.  Cost: O(B N C²) in depth many steps."""
@@ -219,7 +219,8 @@ class _LogPartition(torch.autograd.Function):
         ctx.save_for_backward(unary, pair)
         ones = torch.ones(unary.shape[0], dtype=torch.float64, device="cpu")
         swept = ctx.swept = sweep(forest.trees, *_plain(unary, pair), weights=ones, pairs=pair.requires_grad)
-        return swept.total.to(unary.dtype)
+        total: Tensor = swept.total
+        return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

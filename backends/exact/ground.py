@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from energyml.backend import Evidence, Problem
 from energyml.backends.exact.elimination import BatchElimination, Part
@@ -19,6 +19,7 @@ from energyml.backends.exact.traced import TracedElimination, traced
 from energyml.backends.native.graph import ASKS, Question
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Edges
+from energyml.transforms import recorded
 
 Elimination: TypeAlias = BatchElimination | TracedElimination
 
@@ -49,16 +50,18 @@ class Ground:
     def of(problem: Problem, plans: Plans, kernels: bool) -> Ground:
         """That of a problem; kept with a batch that comes again."""
         batch = problem.env.batch
-        kept = batch.kept  # once: another thread may find that the batch does not come again
-        found = None if kept is None else kept.get(plans)
-        if isinstance(found, Ground) and found.evidence is problem.evidence:
-            return found
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
         sources = Sources(problem.graph, terms, batch, torch.compiler.is_compiling())
         made = Ground(plans, sources, problem.evidence, kernels)
+        kept = batch.kept  # once: another thread may find that the batch does not come again
         if kept is not None:
             kept[plans] = made
         return made
+
+    def at_once(self, kind: str, module: nn.Module, gains: Mapping[str, Any]) -> Any:
+        """Log Z and marginals by native code that reads the parameters; `None` where it cannot."""
+        question = self.asked.get(kind)
+        return None if not question or gains or recorded() else question.ask(module._parameters)
 
     @property
     def forest(self) -> Forest | None:
@@ -85,12 +88,14 @@ class Ground:
             self._runs[outputs_last] = self._planned(evidence, outputs_last)
         return self._runs[outputs_last]
 
-    def question(self, kind: str, tables: Sequence[Tensor], parameters: Mapping[str, Tensor | None]) -> Question | None:
+    def question(
+        self, kind: str, tables: Callable[[], Sequence[Tensor]], parameters: Mapping[str, Tensor | None]
+    ) -> Question | None:
         """A query as native code answers it from the parameters alone; `None` where that cannot be.
 
         Args:
             kind: `log_partition` or `marginals`.
-            tables: the terms' tables.
+            tables: makes the terms' tables.
             parameters: those of the model, by name.
         """
         read: dict[str, Tensor] = {}
@@ -105,9 +110,12 @@ class Ground:
         marginals = shapes if kind == "marginals" else {}
         if not read or 0 in [prod(shape) for shape in shapes.values()]:
             return None
-        found = self._question_of_edges(tables, read, marginals) if self.plans.is_first(kind) else None
-        if found is not None or not all(map(_whole, tables, read.values())):
+        found = self._question_of_edges(read, marginals) if self.plans.is_first(kind) else None
+        if found is not None:
             return found
+        made = tables()
+        if not all(map(_whole, made, read.values())):
+            return None
         known = self.observed(self.evidence)
         if not known.settled:
             return None
@@ -115,11 +123,11 @@ class Ground:
         if plan.program.slices:
             return None
         cells = [shape[1:] if marginals else None for shape in shapes.values()]
-        code = plan.code_of((*[tuple(table.shape[1:]) for table in tables], *cells))
+        code = plan.code_of((*[tuple(table.shape[1:]) for table in made], *cells))
         return Question.of(code, known.labels, {name: one.shape for name, one in read.items()}, marginals)
 
     def _question_of_edges(
-        self, tables: Sequence[Tensor], read: Mapping[str, Tensor], marginals: Mapping[str, tuple[int, ...]]
+        self, read: Mapping[str, Tensor], marginals: Mapping[str, tuple[int, ...]]
     ) -> Question | None:
         """The same by native code alone, for factors on cells and on the ends of edges, where a plan is found soon.
 
@@ -129,12 +137,12 @@ class Ground:
         if len(evidence.labels) != len(evidence.allowed):
             return None
         tensors, terms = sources.batch.tensors, []
-        for term, table, parameter in zip(self.terms, tables, read.values(), strict=True):
-            if term.constants or (term.ends is None and not term.covers):
+        for term, parameter in zip(self.terms, read.values(), strict=True):
+            if not term.reads_whole or term.constants or (term.ends is None and not term.covers):
                 return None
             binding = term.term.domain[0] if term.ends is not None else None
             edges = tensors[binding.source] if isinstance(binding, Edges) else None
-            terms.append((table, parameter, edges, term.ends or (), term.variables))
+            terms.append((parameter, edges, term.ends or (), term.variables))
         labels, counts = evidence.labels, sources.label_counts
         variables = [(shape, counts[name], labels.get(name)) for name, shape in sources.cells.shapes.items()]
         names = tuple(read)

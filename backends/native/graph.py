@@ -26,7 +26,7 @@ if kernels is not None:
 ASKS = kernels is not None and _EXCHANGE is not None
 
 AskedVariable: TypeAlias = tuple[tuple[int, ...], int, Tensor | None]
-AskedTerm: TypeAlias = tuple[Tensor, Tensor, Tensor | None, tuple[int, ...], tuple[int, ...]]
+AskedTerm: TypeAlias = tuple[Tensor, Tensor | None, tuple[int, ...], tuple[int, ...]]
 
 # Entries of all cliques of a batch below which a second thread costs more than it brings.
 WORTH_A_THREAD = 1_000_000
@@ -219,7 +219,7 @@ class Question:
             cells: how many there are.
             budget: bytes that the program may take.
             variables: their shapes, how many labels they have, and what is known: int64 [1, *shape] with -1.
-            terms: tables, the parameters that they are, the edges [1, E, ends] that are their elements (`None`: each
+            terms: the parameters that are their tables, the edges [1, E, ends] that are their elements (`None`: each
                 cell of the variable is one), at which end each cell of the scope stands, and of which variable it is.
             parameters: the names of the parameters.
             marginals: as in `of`.

@@ -94,6 +94,7 @@ INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
     tables.messages = workspace + graph.room;
     tables.shares = nullptr;
     tables.labels = wanted.labels + number * graph.known;
+    tables.values.reserve(static_cast<size_t>(wanted.table_count));
     for (int64_t k = 0; k < wanted.table_count; ++k)
         tables.values.push_back(wanted.tables[k] ? wanted.tables[k] + example * wanted.example_strides[k] : nullptr);
     if (!MAX && wanted.products && !wanted.drawn) {

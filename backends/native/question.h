@@ -44,6 +44,7 @@ struct Question {
     std::vector<int64_t> labels;               // of the known cells
     Object names;                              // of the parameters that are the first tables
     std::vector<std::vector<int64_t>> shapes;  // of these
+    std::vector<int64_t> strides;              // of tables over examples, of which there is one
     Object marginals;                          // shapes of the gradients of the other tables, which are zeros; empty for log Z
 };
 
@@ -77,6 +78,7 @@ inline PyObject* make_question(PyObject*, PyObject* const* args, Py_ssize_t n) {
     for (int64_t k = 0; k < graph->known; ++k) made->labels.push_back(labels[known[k]]);
     made->names = held(args[3]);
     for (Py_ssize_t k = 0; k < PyTuple_Size(args[4]); ++k) made->shapes.push_back(numbers_of(PyTuple_GET_ITEM(args[4], k)));
+    made->strides.resize(graph->sources.size(), 0);
     made->marginals = held(args[5]);
     if (PyTuple_Size(args[5]) > 0 && !memory_suffices([&] { graph->find_returns(); })) return PyErr_NoMemory();
     if (PyErr_Occurred()) return nullptr;
@@ -88,7 +90,7 @@ struct Subject {
     std::vector<int64_t> starts{0}, sizes, labels, known;  // starts: of the cells of variables; sizes, labels: of cells
     std::vector<uint8_t> marks;
     std::vector<std::vector<int64_t>> own;  // shapes of variables with an axis for labels
-    std::vector<std::vector<int64_t>> listed, shapes, tables, domains;  // of terms: cells of elements, shapes of parameters and tables
+    std::vector<std::vector<int64_t>> listed, shapes, domains;  // of terms: cells of elements, shapes of parameters and index sets
     std::vector<int64_t> arities;
     std::vector<Places> places;
 
@@ -116,18 +118,13 @@ struct Subject {
         return true;
     }
 
-    // (table, parameter, edges [1, rows, ends] or None, ends of the scope's cells, their variables); without edges there is an element for each
-    // cell of the variable
+    // (parameter, edges [1, rows, ends] or None, ends of the scope's cells, their variables); without edges there is an element for each cell of
+    // the variable
     bool add_term(PyObject* one) {
-        DLTensor table, parameter, edges;
-        if (!seen(PyTuple_GetItem(one, 0), table) || !seen(PyTuple_GetItem(one, 1), parameter)) return false;
-        const double *here = reals_in(table), *there = reals_in(parameter);
-        std::vector<int64_t> shape = shape_of(table);
-        if (!here || here != there || shape.empty() || shape[0] != 1 || product_of(shape) != product_of(shape_of(parameter)) || !product_of(shape)) return false;
-        shape.erase(shape.begin());
-        const std::vector<int64_t> ends = numbers_of(PyTuple_GetItem(one, 3)), variables = numbers_of(PyTuple_GetItem(one, 4));
-        PyObject* list = PyTuple_GetItem(one, 2);
-        if (PyErr_Occurred()) return false;
+        DLTensor parameter, edges;
+        const std::vector<int64_t> ends = numbers_of(PyTuple_GetItem(one, 2)), variables = numbers_of(PyTuple_GetItem(one, 3));
+        PyObject* list = PyTuple_GetItem(one, 1);
+        if (PyErr_Occurred() || !seen(PyTuple_GetItem(one, 0), parameter) || !reals_in(parameter)) return false;
         const auto arity = static_cast<int64_t>(variables.size());
         arities.push_back(arity);
         listed.emplace_back();
@@ -139,6 +136,7 @@ struct Subject {
             const int64_t* rows = seen(list, edges) && edges.dims == 3 && edges.shape[0] == 1 ? wholes_in(edges) : nullptr;
             if (!rows) return false;
             std::vector<int64_t>& cells = listed.back();
+            cells.reserve(static_cast<size_t>(edges.shape[1] * arity));
             for (int64_t row = 0; row < edges.shape[1]; ++row)
                 for (size_t k = 0; k < variables.size(); ++k) {
                     const int64_t start = starts[static_cast<size_t>(variables[k])], count = starts[static_cast<size_t>(variables[k]) + 1] - start;
@@ -148,10 +146,9 @@ struct Subject {
             domains.push_back({edges.shape[1]});
             places.push_back({cells.data(), edges.shape[1], arity, 0});
         }
-        if (shape.size() != domains.back().size() + static_cast<size_t>(arity)) return false;
-        shapes.push_back(shape_of(parameter));
-        tables.push_back(std::move(shape));
-        return true;
+        shapes.push_back(domains.back());
+        for (int64_t variable : variables) shapes.back().push_back(own[static_cast<size_t>(variable)].back());
+        return has_shape(parameter, shapes.back());
     }
 
     // One more table for each variable, with the shares of its cells or, where nobody wants them, of zeros: for cells that no term is about.
@@ -179,7 +176,7 @@ struct Subject {
         Compiled made;
         if (!plan(graph, search, made) || made.operations >= most_operations || 2 * sizeof(double) * made.entries > most_bytes) return nullptr;
         Layout layout{factors.sources.data(), factors.elements.data(), {}, 0, known.data(), static_cast<int64_t>(known.size())};
-        for (size_t k = 0; k < tables.size(); ++k) layout.add(domains[k], arities[k], &tables[k]);
+        for (size_t k = 0; k < shapes.size(); ++k) layout.add(domains[k], arities[k], &shapes[k]);
         for (const auto& shape : own) layout.add({shape.begin(), shape.end() - 1}, 1, marginals ? &shape : nullptr);
         return std::make_unique<Graph>(Assembly(graph, layout).read(made.numbers.data()));
     }
@@ -214,6 +211,7 @@ inline PyObject* plan_question(PyObject*, PyObject* const* args, Py_ssize_t n) {
     for (int64_t cell : subject.known) made->labels.push_back(subject.labels[static_cast<size_t>(cell)]);
     made->names = held(args[7]);
     made->shapes = std::move(subject.shapes);
+    made->strides.resize(made->graph->sources.size(), 0);
     made->marginals = held(args[8]);
     return PyCapsule_New(made.release(), QUESTION, forget_question);
 }
@@ -226,6 +224,7 @@ inline PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t n) {
     const size_t given = question->shapes.size(), tables = question->graph->sources.size();
     const Py_ssize_t wanted = PyTuple_GET_SIZE(question->marginals.held);
     std::vector<const double*> values(tables, nullptr);
+    std::vector<double*> gradients(wanted ? tables : 0, nullptr);
     PyObject* beside = nullptr;
     for (size_t k = 0; k < given; ++k) {
         beside = PyDict_GetItemWithError(args[1], PyTuple_GET_ITEM(question->names.held, static_cast<Py_ssize_t>(k)));
@@ -234,7 +233,6 @@ inline PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t n) {
         if (beside && seen(beside, found) && has_shape(found, question->shapes[k])) values[k] = reals_in(found);
         if (!values[k]) Py_RETURN_NONE;
     }
-    std::vector<double*> gradients(tables, nullptr);
     Object found(PyTuple_New(wanted));
     if (!found) return nullptr;
     for (Py_ssize_t k = 0; k < wanted; ++k) {
@@ -245,7 +243,6 @@ inline PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t n) {
         std::memset(seen.data, 0, sizeof(double) * static_cast<size_t>(question->graph->sources[given + static_cast<size_t>(k)].entries));
         PyTuple_SET_ITEM(found.held, k, made.given_away());
     }
-    const std::vector<int64_t> strides(tables, 0);
     const int64_t row = 0;
     const double weight = 1;
     double log_z = 0;
@@ -254,7 +251,7 @@ inline PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t n) {
     asked.rows = &row;
     asked.count = 1;
     asked.tables = values.data();
-    asked.example_strides = asked.gradient_strides = asked.thread_strides = strides.data();
+    asked.example_strides = asked.gradient_strides = asked.thread_strides = question->strides.data();
     asked.table_count = static_cast<int64_t>(tables);
     asked.labels = question->labels.data();
     asked.log_z = &log_z;

@@ -25,10 +25,17 @@ class TableTerm(BoundTerm):
     """A term with a table over the labels of its scope, for each element of its index set."""
 
     def __init__(
-        self, term: Term, graph: Graph, table: Callable[[IndexSet], Evaluator], reads: str | None = None
+        self,
+        term: Term,
+        graph: Graph,
+        table: Callable[[IndexSet], Evaluator],
+        reads: str | None = None,
+        whole: bool = False,
     ) -> None:
         super().__init__(term, graph)
-        self.reads = reads  # the one parameter that the table is entries of, where nothing is computed
+        # The one parameter that the table is entries of, where nothing is computed, and whether these are all of it, in
+        # their order, where it has as many as the index set and the labels.
+        self.reads, self.reads_whole = reads, whole
         self.rank = len(term.domain)
         self.counted = counted_dims(term, graph)
         self.constants = _constants(term, graph)
@@ -155,8 +162,8 @@ class TableTerm(BoundTerm):
 
     # ---------------------------------------------------------------------------------------------------------- score
 
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
-        """SCORE by looking the labels up in the table: one gather."""
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
+        """SCORE by looking the labels up in the table: one gather; summed up in a type that may be wider."""
         batch = env.batch
         table = self.table(env)
         valid = self.valid(batch)
@@ -172,7 +179,8 @@ class TableTerm(BoundTerm):
         value = _looked_up(flat, joint.expand(*lead, copies))
         if valid is not None:
             value = torch.where(valid.unsqueeze(-1), value, 0)
-        return value.flatten(1, -2).sum(1).flatten() if value.dim() > 2 else value.flatten()
+        total = value.flatten(1, -2).sum(1, dtype=dtype).flatten() if value.dim() > 2 else value.flatten()
+        return total if dtype is None else total.to(dtype)
 
     def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
         """SOFT: the multilinear form, the expected table under independent cells (Tu & Gimpel 2019, section 2).
@@ -279,6 +287,18 @@ def read_parameter(body: Table) -> str | None:
 def _potts(weight: Tensor, count: int) -> Tensor:
     same = torch.eye(count, device=weight.device, dtype=torch.bool)
     return torch.where(same, weight[..., None, None], 0)
+
+
+def reads_in_place(term: Term, body: Table) -> bool:
+    """Whether the entries that a table takes of a parameter are those of its index set, axis by axis."""
+    value = body.value
+    if not isinstance(value, At) or value.indices != tuple(Affine(binding.index) for binding in term.domain):
+        return False
+    extents = [axis.extent for axis in value.base.type.axes[: len(term.domain)]]
+    return all(
+        extent.kind == "dim" and (isinstance(binding, Range) or (extent.name == binding.over and not extent.offset))
+        for extent, binding in zip(extents, term.domain, strict=True)
+    )
 
 
 def forbidden_table(term: Term, body: Forbidden, graph: Graph) -> Evaluator:
