@@ -70,20 +70,23 @@ class Evidence:
         """What a caller says about outputs, latents and fields, checked; see `EnergyModel.infer`."""
         if not evidence:
             return Evidence()
-        known = {v.name for v in (*answers.graph.discrete, *answers.graph.fields)}
         for name in evidence:
-            if name not in known:
-                variable = answers.graph.variables.get(name)
+            variable = answers.graph.variables.get(name)
+            if variable is None or variable.readout is not None:
                 remedy = "evidence is about outputs, latents and fields"
                 if variable is not None and variable.readout is not None:
                     remedy += f"; `{name}` is read out of `{variable.readout.field}`, so observe that"
                 raise answers.fail("E0502", None, name=name, help=remedy)
         sets = {name: one for name, one in evidence.items() if isinstance(one, Tensor) and one.dtype == torch.bool}
-        allowed = {name: answers.allowed(name, one, batch) for name, one in sets.items()}
-        found = answers.labels({name: one for name, one in evidence.items() if name not in sets}, batch)
+        given = {name: one for name, one in evidence.items() if name not in sets} if sets else evidence
+        found = answers.labels(given, batch)
         labels = {name: one for name, one in found.items() if name in answers.counts}
+        known = Evidence.from_labels(labels, answers.counts)
+        if not sets and len(labels) == len(found):
+            return known
+        allowed = {name: answers.allowed(name, one, batch) for name, one in sets.items()}
         fields = {name: one for name, one in found.items() if name not in labels}
-        return Evidence(allowed, fields).both(Evidence.from_labels(labels, answers.counts))
+        return Evidence(allowed, fields).both(known)
 
     @staticmethod
     def from_labels(labels: Mapping[str, Tensor], counts: Mapping[str, int]) -> Evidence:
@@ -254,6 +257,22 @@ class Problem:
         return Environment(env.module, env.batch.with_lengths(lengths), env.relaxed, env.gains), ended
 
 
+class Kept(Protocol):
+    """What a backend keeps of a batch that comes again."""
+
+    def at_once(self, kind: str, module: nn.Module, gains: Mapping[str, Any]) -> Any:
+        """The value of a query without arguments, where there is a shorter way to it than a session; else `None`.
+
+        Nobody wants gradients.
+
+        Args:
+            kind: the query.
+            module: owns the parameters.
+            gains: factors by term, where balance has set them.
+        """
+        ...
+
+
 class Session(ABC):
     """A backend at work on one batch."""
 
@@ -262,7 +281,10 @@ class Session(ABC):
         """Answer a query that the backend's card lists."""
 
     def at_once(self, kind: str) -> Any:
-        """The value of a query without arguments, where there is a shorter way to it than `ask`; else `None`."""
+        """The value of a query without arguments, where there is a shorter way to it than `ask`; else `None`.
+
+        Nobody wants gradients.
+        """
         return None
 
 
@@ -279,6 +301,10 @@ class Backend(ABC):
     @abstractmethod
     def open(self, problem: Problem) -> Session:
         """Start on a batch; cheap, the work is done when a query asks for it."""
+
+    def kept(self, batch: Batch, evidence: Evidence) -> Kept | None:
+        """What it keeps of a batch that it was opened for before with the same evidence; most keep nothing."""
+        return None
 
     def own(self, model: nn.Module, owned: nn.ModuleDict) -> nn.Module | None:
         """The parameters of its own that it answers with, made when they are not there; most backends own none.

@@ -67,13 +67,16 @@ class Choices:
 
         return read_choice("backend", using, self._model)
 
-    def backend(self, using: str | Selection | None) -> tuple[Backend, Verdict]:
-        """A backend that is prepared for the model, and what the planner says about it; refused with the reason."""
+    def backend(self, using: str | Selection | None, followed: bool = True) -> tuple[Backend, Verdict]:
+        """A backend that is prepared for the model, and what the planner says about it; refused with the reason.
+
+        Compiled code, which may be under way where calls are `followed`, has its own.
+        """
         key = using if isinstance(using, str) else str(using)
-        if torch.compiler.is_compiling():
+        if followed and torch.compiler.is_compiling():
             found: tuple[Backend, Verdict] = getattr(self._settled, self._settle("backend", key))
             return found
-        return self._prepared(key, using)
+        return self._ready.get(key) or self._prepared(key, using)
 
     def _prepared(self, key: str, using: str | Selection | None) -> tuple[Backend, Verdict]:
         """The backend that serves; planned, made and kept when it is asked for the first time."""

@@ -26,8 +26,9 @@ from energyml.choices import Choices
 from energyml.diagnostics import EnergyError, Source
 from energyml.plan.planner import Plan, Verdict
 from energyml.plan.structure import Structure, recognise
-from energyml.posterior import Posterior
+from energyml.posterior import Posterior, Recalled
 from energyml.training_state import TrainingState
+from energyml.transforms import recorded
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
@@ -232,7 +233,7 @@ class EnergyModel(nn.Module):
     ) -> Problem:
         """One batch as a backend gets it: checked tensors, bound terms, evidence; arguments as in `infer`."""
         _by_name(evidence, "evidence")
-        return self._problem(*self._made(evidence, evidence, inputs, lengths, mask))
+        return self.problem_of(*self._made(evidence, evidence, inputs, lengths, mask))
 
     def _posterior(
         self,
@@ -246,12 +247,18 @@ class EnergyModel(nn.Module):
         state: TrainingState | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
-        backend, verdict = self.prepared(using)
+        followed = recorded()
+        backend, verdict = self._choices.backend(using, followed)
         if inputs or lengths is not None or mask is not None or answer is not evidence:
-            problem = self._problem(*self._made(evidence, answer, inputs, lengths, mask))
+            problem = self.problem_of(*self._made(evidence, answer, inputs, lengths, mask))
+        elif followed:
+            problem = self.problem_of(*self._made(evidence, evidence))
         else:
-            known = self._last_call.made(evidence or {}, self._buffers, self._reference(), self._made)
-            problem = self._problem(*known)
+            said = self._last_call.made(evidence or {}, self._buffers, self._reference(), self._made)
+            kept = backend.kept(*said)
+            if kept is not None and not start and state is None:
+                return Recalled(kept, self, said, verdict, backend)
+            problem = self.problem_of(*said)
         if start:
             problem.start = self._answers.labels(start, problem.env.batch)
         if state is not None:
@@ -281,7 +288,7 @@ class EnergyModel(nn.Module):
         """[B]: the score of full answers; inputs and variables by name.  energy = -score."""
         answer, inputs = self._complete(tensors, "`score` needs a label for every cell")
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
-        return self._problem(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
+        return self.problem_of(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
 
     def soft_score(
         self,
@@ -303,7 +310,7 @@ class EnergyModel(nn.Module):
         answer, inputs = self._complete(tensors, "`soft_score` needs a vector for every cell")
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         found = self._answers.vectors(answer, batch)
-        return self._problem(batch, Evidence()).soft_score(found, penalty=penalty)
+        return self.problem_of(batch, Evidence()).soft_score(found, penalty=penalty)
 
     def loss(
         self,
@@ -393,7 +400,7 @@ class EnergyModel(nn.Module):
         backend, verdict = self.prepared(own)
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         answer = self._answers.labels(answer, batch)
-        plain = self._problem(batch, Evidence())
+        plain = self.problem_of(batch, Evidence())
         found = []
         for one in gains:
             problem = replace(plain, env=plain.env.with_gains({**self.gains, **one}))
@@ -409,7 +416,8 @@ class EnergyModel(nn.Module):
         networks = (one for name, one in self._modules.items() if one is not None and name != "infer")
         return next((parameter for one in networks for parameter in one.parameters()), None)
 
-    def _problem(self, batch: Batch, evidence: Evidence) -> Problem:
+    def problem_of(self, batch: Batch, evidence: Evidence) -> Problem:
+        """The problem of a batch that was checked, and of what is known about its answer."""
         return Problem(self.graph, self.terms, Environment(self, batch, gains=self.gains), evidence, self._answers)
 
     def _split(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Evidence, Kept, Problem, QueryRefused, Session
+from energyml.bind.batch import Batch
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.plan.planner import Verdict
@@ -21,6 +22,7 @@ from energyml.transforms import seen
 
 if TYPE_CHECKING:
     from energyml.certificates import Certificate
+    from energyml.energy_model import EnergyModel
     from energyml.sampling.trace import Trace
 
 # Queries without arguments, made once: a posterior is asked for them often.
@@ -35,9 +37,25 @@ class Posterior:
     statistics.
     """
 
-    def __init__(self, session: Session, verdict: Verdict, problem: Problem, backend: Backend | None = None) -> None:
-        self._session, self._verdict, self.problem, self._backend = session, verdict, problem, backend
+    def __init__(
+        self, session: Session | None, verdict: Verdict, problem: Problem | None, backend: Backend | None = None
+    ) -> None:
+        self._opened, self._verdict, self._problem, self._backend = session, verdict, problem, backend
         self._values: dict[tuple[str, bool], Any] = {}
+
+    @property
+    def problem(self) -> Problem:
+        """The batch: terms, tensors, and what is known about the answer."""
+        assert self._problem is not None
+        return self._problem
+
+    @property
+    def _session(self) -> Session:
+        assert self._opened is not None
+        return self._opened
+
+    def _at_once(self, kind: str) -> Any:
+        return self._session.at_once(kind)
 
     def again(self) -> Posterior:
         """The posterior of the same call under the parameters that the model has now.
@@ -140,12 +158,13 @@ class Posterior:
         One that was computed without gradients serves only where none are wanted.
         """
         tracked = torch.is_grad_enabled()
-        for known in (True,) if tracked else (True, False):
-            if (kind, known) in self._values:
-                return self._values[kind, known]
+        if self._values:
+            for known in (True,) if tracked else (True, False):
+                if (kind, known) in self._values:
+                    return self._values[kind, known]
         if kind not in self._verdict.answers:
             self.ask(kind)  # refuses, and says what can be asked
-        value = self._session.at_once(kind)
+        value = None if tracked else self._at_once(kind)
         if value is None:
             value = self._insisted(self._session.ask(_PLAIN[kind]))
         self._values[kind, tracked] = value
@@ -343,3 +362,40 @@ class Posterior:
             for query, quality in self._verdict.answers.items()
         )
         return f"<p><b>{escape(repr(self))}</b></p><table><tr><th>query</th><th>quality</th></tr>{rows}</table>"
+
+
+class Recalled(Posterior):
+    """The posterior of a call that says what the last one said: nothing is opened as long as what is kept answers.
+
+    Args:
+        kept: what the backend keeps of the batch.
+        model: the bound model.
+        said: the batch, and what is known about its answer.
+        verdict: about the backend.
+        backend: who answers.
+    """
+
+    def __init__(
+        self, kept: Kept, model: EnergyModel, said: tuple[Batch, Evidence], verdict: Verdict, backend: Backend
+    ) -> None:
+        super().__init__(None, verdict, None, backend)
+        self._kept, self._model, self._said = kept, model, said
+
+    @property
+    def problem(self) -> Problem:
+        """The batch: terms, tensors, and what is known about the answer."""
+        if self._problem is None:
+            self._problem = self._model.problem_of(*self._said)
+        return self._problem
+
+    @property
+    def _session(self) -> Session:
+        if self._opened is None:
+            assert self._backend is not None
+            self._opened = self._backend.open(self.problem)
+        return self._opened
+
+    def _at_once(self, kind: str) -> Any:
+        model = self._model
+        value = self._kept.at_once(kind, model, model.gains)
+        return self._session.at_once(kind) if value is None else value

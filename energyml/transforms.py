@@ -15,6 +15,7 @@ from torch import Tensor
 
 # By their names: short calls ask often.
 _is_compiling, _transforms_active = torch.compiler.is_compiling, torch._C._are_functorch_transforms_active
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _forward = torch.autograd.forward_ad
 
 
@@ -30,7 +31,7 @@ def recorded() -> bool:
 
 def readable(tensor: Tensor) -> Tensor | None:
     """A tensor without the wrappers of transforms, to look at what it holds; `None` where `vmap` maps over it."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    while _is_wrapped(tensor):
         if torch._C._functorch.is_batchedtensor(tensor):
             return None
         tensor = torch._C._functorch.get_unwrapped(tensor)
@@ -39,13 +40,13 @@ def readable(tensor: Tensor) -> Tensor | None:
 
 def seen(tensor: Tensor) -> bool:
     """Whether what a tensor holds can be looked at without waiting: on the CPU, outside of compiled code and `vmap`."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and readable(tensor) is not None
+    return tensor.is_cpu and not _is_compiling() and readable(tensor) is not None
 
 
 def numbers(tensor: Tensor) -> np.ndarray | None:
     """What a tensor on the CPU holds, whatever follows it; `None` where `vmap` maps over it."""
     plain = readable(tensor)
-    if plain is None or not torch._C._are_functorch_transforms_active():
+    if plain is None or not _transforms_active():
         return None if plain is None else plain.numpy()
     with torch._C._DisableFuncTorch():
         return plain.numpy()

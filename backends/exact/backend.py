@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from energyml.backend import Backend, Problem, Session
+from energyml.backend import Backend, Evidence, Problem, Session
 from energyml.backends.exact.chain import ChainSession
 from energyml.backends.exact.engines import ENGINES
 from energyml.backends.exact.graph import OUTSIDE, GraphSession
@@ -18,6 +18,7 @@ from energyml.backends.gaussian.iterative import Settings
 from energyml.backends.gaussian.methods import Policy
 from energyml.backends.gaussian.session import FieldSession
 from energyml.backends.native import graphs
+from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
@@ -45,6 +46,12 @@ class Exact(Backend):
             budget = float(self.selection["memory"]) * (1 << 20)
             self.policy = Policy(iterative=False, budget=budget, settings=Settings(native=engine != "torch"))
 
+    def kept(self, batch: Batch, evidence: Evidence) -> Ground | None:
+        """What was found about a graph."""
+        kept = batch.kept  # once: another thread may find that the batch does not come again
+        found = None if kept is None else kept.get(self.plans)
+        return found if isinstance(found, Ground) and found.evidence is evidence else None
+
     def open(self, problem: Problem) -> Session:
         """Sessions compute when a query asks; only run-time trees are rooted here."""
         if self.policy is not None:
@@ -62,7 +69,7 @@ class Exact(Backend):
 
     @untraced(OUTSIDE)
     def _look_and_open(self, problem: Problem) -> Session:
-        ground = Ground.of(problem, self.plans, self.kernels)
+        ground = self.kept(problem.env.batch, problem.evidence) or Ground.of(problem, self.plans, self.kernels)
         return GraphSession(problem, ground) if ground.forest is None else TreeSession(problem, ground, ground.forest)
 
 

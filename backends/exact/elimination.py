@@ -5,7 +5,7 @@ Tables are [B or 1, *index set (1 where shared), *labels of the scope]; `None` s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -70,13 +70,13 @@ class BatchElimination:
     # ---------------------------------------------------------------------------------------------------------- sums
 
     def log_partition(self, tables: Tables) -> Tensor:
-        """[B]: log Z, differentiable twice."""
+        """[B]: log Z, differentiable twice; in float64 where the native kernel answers, in the type of tables else."""
         if not self._native(tables):
             return self._twin(tables)
         if tracked(tables):
             found: Tensor = _LogPartition.apply(self, *tables)  # type: ignore[no-untyped-call]
             return found
-        return self._sums(_wide(tables)).to(_dtype(tables))
+        return self._sums(_wide(tables))
 
     def _sums(self, wide: Tables) -> Tensor:
         if self._alone:
@@ -283,25 +283,6 @@ class BatchElimination:
         assert found.labels is not None
         return self._completed(part, known, found.labels), found.total
 
-    def question(
-        self, tables: Tables, parameters: Mapping[str, tuple[int, ...]], marginals: Mapping[str, tuple[int, ...]]
-    ) -> native.Question | None:
-        """What is asked again about parameters that are these tables; `None` where one run does not answer it.
-
-        Args:
-            tables: those of the terms.
-            parameters: their names and shapes.
-            marginals: by variable the shapes of its marginals, where they are asked for.
-        """
-        if not self.kernels or graphs is None or not self._alone:
-            return None
-        plan = self.parts[0].plan
-        cells = len(plan.domains) - len(tables)
-        shapes: list[tuple[int, ...] | None] = [tuple(table.shape[1:]) for table in tables if table is not None]
-        shapes += [one[1:] for one in marginals.values()] if marginals else [None] * cells
-        code = plan.code_of(tuple(shapes))
-        return native.Question(code, self.labels.index_select(1, code.known), parameters, marginals)
-
     # --------------------------------------------------------------------------------------------------------- pieces
 
     def _known(self, part: Part) -> Iterator[Tensor]:
@@ -320,7 +301,7 @@ class BatchElimination:
         code = plan.code(wide)
         worth = plan.program.costs.operations * len(part.rows) // native.WORTH_A_THREAD
         threads = int(min(torch.get_num_threads(), worth)) if worth > 1 else 1
-        labels = known.index_select(1, code.known)
+        labels = code.labels_of_known(known)
         return native.run(code, part.rows, wide, labels, first=plan.first, threads=threads, **wanted)
 
     def _slices(self, part: Part, tables: Tables) -> Iterator[tuple[Tensor, list[Piece]]]:
@@ -394,7 +375,7 @@ class _LogPartition(torch.autograd.Function):
     def forward(ctx: Any, run: BatchElimination, *tables: Tensor | None) -> Tensor:
         ctx.run, ctx.given = run, [table is not None for table in tables]
         ctx.save_for_backward(*[table for table in tables if table is not None])
-        return run._sums(_wide(tables)).to(_dtype(tables))
+        return run._sums(_wide(tables))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -110,13 +110,13 @@ class Forest:
     # ------------------------------------------------------------------------------------------------------------ sums
 
     def log_partition(self, unary: Tensor, pair: Tensor, kernels: bool) -> Tensor:
-        """[B]: log Z, differentiable twice."""
+        """[B]: log Z, differentiable twice; in float64 where the native kernel answers, in the type of scores else."""
         if not (kernels and runs_natively([unary, pair])):
             return self.by_levels(unary, pair)
         if tracked([unary, pair]):
             found: Tensor = _LogPartition.apply(self, unary, pair, None)  # type: ignore[no-untyped-call]
             return found
-        return sweep(self.trees, *_plain(unary, pair)).total.to(unary.dtype)
+        return sweep(self.trees, *_plain(unary, pair)).total
 
     def log_likelihood(self, unary: Tensor, pair: Tensor, labels: Tensor) -> Tensor:
         """[B]: the log-probability of labels [B, N] of all cells by the native kernel; one tape entry for all of it.
@@ -131,7 +131,7 @@ class Forest:
 
     def score(self, unary: Tensor, pair: Tensor, labels: Tensor) -> Tensor:
         """[B]: the score of labels [B, N] of all cells."""
-        batch, nodes, count = unary.shape
+        batch, _, count = unary.shape
         listed = torch.from_numpy(_listed(self.trees)).to(unary.device)
         places = labels.clamp(0, count - 1)
         own = unary.gather(2, places.unsqueeze(2)).squeeze(2).masked_fill(~listed, 0).sum(1)
@@ -250,7 +250,8 @@ class _LogPartition(torch.autograd.Function):
         swept = ctx.swept = sweep(
             forest.trees, *_plain(unary, pair), weights=weights, pairs=pair.requires_grad, answers=labels
         )
-        return swept.total.to(unary.dtype)
+        total: Tensor = swept.total
+        return total if labels is None else total.to(unary.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

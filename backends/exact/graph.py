@@ -96,18 +96,12 @@ class GraphSession(Session):
         return [name for name in self.variables if name not in self.latent]
 
     def at_once(self, kind: str) -> Any:
-        """Asked again, without gradients, log Z and marginals come from native code that reads the parameters."""
-        if kind not in AT_ONCE or torch.is_grad_enabled() or recorded() or self.problem.env.gains:
-            return None
-        asked, parameters = self.ground.asked, self.problem.env.module._parameters
-        if kind not in asked:
-            asked[kind] = None  # for the first time, and perhaps the last
-            return None
-        question = asked[kind]
-        if question is None:
-            tables = [self.table_of(term) for term in self.terms]
-            question = asked[kind] = self.ground.question(kind, tables, parameters) or False
-        return question.ask(parameters) if question else None
+        """As `Ground.at_once`; what native code needs to know is found when it is asked for the first time."""
+        ground, env = self.ground, self.problem.env
+        if kind in AT_ONCE and kind not in ground.asked and ground.asks and not recorded() and not env.gains:
+            made = ground.question(kind, lambda: [self.table_of(term) for term in self.terms], env.module._parameters)
+            ground.asked[kind] = made or False
+        return ground.at_once(kind, env.module, env.gains)
 
     def ask(self, query: Query) -> Result:
         """Answer any query of the card; where the structure is a constant of compiled code, that holds all of this."""
@@ -179,6 +173,11 @@ class GraphSession(Session):
     @property
     def log_z(self) -> Tensor:
         """[B]: the log-partition of each example."""
+        return self._wide_log_z.to(self.batch.dtype)
+
+    @property
+    def _wide_log_z(self) -> Tensor:
+        """The same in the type that sums are taken in."""
         found: Tensor = self._once("log_z", lambda: self._sum(self.problem.evidence))
         return found
 
@@ -209,11 +208,19 @@ class GraphSession(Session):
     def _log_prob(self, query: Query) -> Tensor:
         """The log-partition of the answers that agree with a full or partial one, less that of all."""
         cost = query.cost or {}
-        total = self._sum(self.problem.evidence, cost) if cost else self.log_z
-        if not self._whole(query.answer):
-            return difference(self._sum(self.problem.known(query.answer), cost), total)
-        score = self.problem.score(query.answer)
-        return difference(score + cost_of(query.answer, cost) if cost else score, total)
+        total = self._sum(self.problem.evidence, cost) if cost else self._wide_log_z
+        if self._whole(query.answer):
+            share = self._score(query.answer, total.dtype)
+            share = share + cost_of(query.answer, cost) if cost else share
+        else:
+            share = self._sum(self.problem.known(query.answer), cost)
+        # Two large numbers may be close to each other: what they differ by is rounded, and not they.
+        return difference(share, total).to(self.batch.dtype)
+
+    def _score(self, answer: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """[B]: the score of full answers, summed up in some type."""
+        scores = [term.score(self.problem.env, answer, dtype=dtype) for term in self.terms]
+        return torch.stack(scores).sum(0) if scores else torch.zeros(self.batch.size, dtype=dtype)
 
     _log_prob_with_cost = _log_prob
 
@@ -408,7 +415,7 @@ class GraphSession(Session):
             each = []
             for number in range(count):
                 answer = {name: one[:, number] for name, one in flat.items()}
-                each.append(self._sum(self.problem.known(answer)))
+                each.append(self._sum(self.problem.known(answer)).to(self.batch.dtype))
             total = torch.stack(each, 1)
         else:
             repeated = {name: one.flatten(0, 1) for name, one in flat.items()}

@@ -20,7 +20,7 @@ from energyml.backends.native.planning import Scopes, gathered
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
-from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
+from energyml.ir.graph import Affine, Binding, Edges, Graph
 from energyml.model.types import Extent
 from energyml.transforms import numbers, readable
 
@@ -72,13 +72,13 @@ class Cells:
     """Numbers for all cells of a batch: those of the first variable, row by row, then those of the next."""
 
     def __init__(self, graph: Graph, batch: Batch) -> None:
-        self.variables = graph.discrete
-        self.shapes = {v.name: tuple(batch.size_of(dim) for dim in v.dims) for v in self.variables}
+        self.shapes: dict[str, tuple[int, ...]] = {}
         self.start: dict[str, int] = {}
         self.count = 0
-        for variable in self.variables:
+        for variable in graph.discrete:
+            shape = self.shapes[variable.name] = tuple([batch.size_of(dim) for dim in variable.dims])
             self.start[variable.name] = self.count
-            self.count += prod(self.shapes[variable.name])
+            self.count += prod(shape)
 
     def span(self, variable: str) -> slice:
         """The numbers of a variable's cells."""
@@ -100,7 +100,7 @@ class Sources:
     ) -> None:
         self.graph, self.terms, self.batch, self.traced = graph, terms, batch, traced
         self.cells = Cells(graph, batch)
-        self.variables = [v.name for v in graph.discrete]
+        self.variables = list(self.cells.shapes)
         self._is_fixed: bool | None = None
 
     # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
@@ -108,7 +108,8 @@ class Sources:
     def fixed(self) -> bool:
         """Whether all examples share one structure that follows from the sizes alone, and from what is constant."""
         if self._is_fixed is None:
-            self._is_fixed = all(_fixed(term, batch, self.traced) for term, batch in self.terms)
+            listed = not self.traced and any(term.gathered for term, _ in self.terms)
+            self._is_fixed = not listed and all(_fixed(term, batch, self.traced) for term, batch in self.terms)
         return self._is_fixed
 
     @cached_property
@@ -118,16 +119,23 @@ class Sources:
         return {v.name: len(sets[v.type.element].labels or ()) for v in self.graph.discrete}
 
     @cached_property
+    def domains(self) -> tuple[tuple[int, ...], ...]:
+        """The sizes of the index set of each table."""
+        return (*[term.domain_sizes(batch) for term, batch in self.terms], *self.cells.shapes.values())
+
+    @property
     def key(self) -> tuple[object, ...]:
         """What the shared structure of a batch depends on."""
-        return tuple(self.cells.shapes.values()), tuple(term.domain_sizes(batch) for term, batch in self.terms)
+        return len(self.terms), self.domains
 
     def unchanged(self) -> tuple[Tensor, ...] | None:
         """The constant lists of edges that alone decide the structure; `None` where something else does too."""
-        if self.batch.masks or any(along.count is not None for along in self.batch.along.values()):
+        if not self.batch.whole:
             return None
         found = []
         for term, batch in self.terms:
+            if not batch.whole:
+                return None
             for binding in term.term.domain:
                 if isinstance(binding, Edges):
                     known = batch.fixed.get(binding.source)
@@ -147,13 +155,9 @@ class Sources:
     def covered(self, number: int) -> bool:
         """Whether a term has one element for each cell of a variable, in the same order."""
         term, batch = self.terms[number]
-        ref, domain = term.term.scope[0], term.term.domain
-        if len(term.term.scope) != 1 or batch.masks:
-            return False
-        dims = self.graph.variables[ref.variable].dims
-        plain = tuple((one.dim, one.shrink) for one in domain if isinstance(one, Range)) == tuple((d, 0) for d in dims)
-        straight = [(one.index, one.offset) for one in ref.indices] == [(one.index, 0) for one in domain]
-        return plain and straight and len(domain) == len(dims) and term.valid(batch) is None
+        if batch.whole and not term.constants:
+            return term.covers
+        return term.covers and not batch.masks and term.valid(batch) is None
 
     def groups(self, known: Callable[[bytes, Callable[[], Structure]], Structure]) -> list[Group]:
         """The examples by structure; `known` remembers structures by their keys."""
@@ -164,11 +168,10 @@ class Sources:
             )
             return [Group(np.arange(size), known(b"", make), b"")]
         scopes = [self.scopes(number) for number in range(len(self.terms))]
-        if self._alike(scopes):
-            key = b"".join(one[0].tobytes() for one in scopes)
-            return [
-                Group(np.arange(size), known(key, partial(self._structure, lambda: [one[0] for one in scopes])), key)
-            ]
+        if all(one.shape[0] == 1 for one in scopes) and self._complete():
+            only = [one[0] for one in scopes]
+            key = b"".join([one.tobytes() for one in only])
+            return [Group(np.arange(size), known(key, lambda: self._structure(lambda: only)), key)]
         scopes = [np.broadcast_to(one, (size, *one.shape[1:])) for one in scopes]
         exists = self.exists()
         flat = [one.reshape(size, prod(one.shape[1:])) for one in scopes]
@@ -183,27 +186,30 @@ class Sources:
             groups.append(Group(np.array(members), known(key, make), key))
         return groups
 
-    def _alike(self, scopes: Sequence[np.ndarray]) -> bool:
-        """Whether all examples have the same factors, and all cells."""
-        same = all(one.shape[0] == 1 for one in scopes)
-        return same and all(self.batch.cells(v.name, v.dims) is None for v in self.graph.discrete)
+    def _complete(self) -> bool:
+        """Whether all cells exist."""
+        return self.batch.whole or all(self.batch.cells(v.name, v.dims) is None for v in self.graph.discrete)
 
     def _structure(self, scopes: Callable[[], Sequence[np.ndarray]], exists: np.ndarray | None = None) -> Structure:
         """From the cells [elements, arity] of each term; an element with a cell that there is not does not exist."""
-        places, sizes = list(scopes()), list[int]()
+        places: list[np.ndarray | tuple[int, int]] = [*scopes()]
+        sizes = list[int]()
         for name in self.variables:
             span = self.cells.span(name)
-            own = np.arange(span.start, span.stop)
-            sizes += [self.label_counts[name]] * len(own)
-            places.append((own if exists is None else np.where(exists[span], own, -1)).reshape(-1, 1))
+            sizes += [self.label_counts[name]] * (span.stop - span.start)
+            if exists is None:
+                places.append((span.start, span.stop))
+            else:
+                own = np.arange(span.start, span.stop)
+                places.append(np.where(exists[span], own, -1).reshape(-1, 1))
         sources, elements, found = gathered(places, self.cells.count)
         absent = frozenset() if exists is None else frozenset(np.flatnonzero(~exists).tolist())
-        arities = tuple(one.shape[1] for one in places)
+        arities = (*[len(term.term.scope) for term, _ in self.terms], *[1 for _ in self.variables])
         return Structure(sources, elements, found, arities, tuple(sizes), absent)
 
     def exists(self) -> np.ndarray:
         """[B, cells] which cells exist."""
-        if all(self.batch.cells(v.name, v.dims) is None for v in self.graph.discrete):
+        if self._complete():
             return np.ones((self.batch.size, self.cells.count), dtype=bool)
         parts = [
             self.batch.cells_exist(v.dims, v.name).reshape(self.batch.size, prod(self.cells.shapes[v.name]))
@@ -214,7 +220,7 @@ class Sources:
 
 def _read(structure: Tensor) -> np.ndarray:
     """Positions that decide which cells a factor touches; refused where `vmap` maps over them."""
-    found = numbers(structure.cpu())
+    found = numbers(structure if structure.is_cpu else structure.cpu())
     if found is None:
         raise QueryRefused(
             "`vmap` maps over edges or masks, so that each call would have a graph of its own; give the examples to "
@@ -225,19 +231,14 @@ def _read(structure: Tensor) -> np.ndarray:
 
 def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | None:
     """[B, E, arity]: the cells of a term over the ends of edges, where nothing but their range says which exist."""
-    binding = term.term.domain[0] if len(term.term.domain) == 1 else None
-    if not isinstance(binding, Edges) or batch.masks or term.constants:
+    ends, binding = term.ends, term.term.domain[0] if term.ends is not None else None
+    if ends is None or not isinstance(binding, Edges) or batch.masks:
         return None
-    if any(batch.along[dim].count is not None for dim in (*binding.dims, binding.over)):
-        return None
-    ends = [ref.indices[0].index for ref in term.term.scope if len(ref.indices) == 1 and not ref.indices[0].offset]
-    # An edge exists where all of its ends do, also those that the scope leaves out.
-    if len(ends) != len(term.term.scope) or set(ends) != set(binding.ends):
+    if not batch.whole and any(batch.along[dim].count is not None for dim in (*binding.dims, binding.over)):
         return None
     rows = _read(batch.fixed.get(binding.source, batch.tensors[binding.source]))
-    columns = [binding.ends.index(end) for end in ends if end is not None]
-    if columns != list(range(rows.shape[2])):
-        rows = rows[:, :, columns]
+    if ends != tuple(range(rows.shape[2])):
+        rows = rows[:, :, list(ends)]
     if len(cells.shapes) == 1:
         return rows
     sizes = np.array([cells.shapes[ref.variable][0] for ref in term.term.scope])

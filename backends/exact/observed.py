@@ -46,12 +46,19 @@ def observed(evidence: Evidence, sources: Sources) -> Observed:
     """
     if sources.traced:
         return Observed(torch.zeros(0, 0, dtype=torch.long), None, not evidence.allowed)
+    if not torch.is_inference_mode_enabled():
+        return _observed(evidence, sources)
     with torch.inference_mode(False):  # labels are indices where gradients are taken, also inside of inference mode
-        found = _looked_at(evidence, sources) if sources.batch.device.type == "cpu" and evidence.allowed else None
-        if found is not None:
-            return found
-        nothing = torch.zeros(sources.batch.size, sources.cells.count, dtype=torch.long, device=sources.batch.device)
-        return Observed(nothing, None, not evidence.allowed)
+        return _observed(evidence, sources)
+
+
+def _observed(evidence: Evidence, sources: Sources) -> Observed:
+    batch = sources.batch
+    found = _looked_at(evidence, sources) if evidence.allowed and batch.device.type == "cpu" else None
+    if found is not None:
+        return found
+    nothing = torch.zeros(batch.size, sources.cells.count, dtype=torch.long, device=batch.device)
+    return Observed(nothing, None, not evidence.allowed)
 
 
 def _looked_at(evidence: Evidence, sources: Sources) -> Observed | None:
@@ -72,7 +79,7 @@ def _looked_at(evidence: Evidence, sources: Sources) -> Observed | None:
             each = seen.reshape(size, count, seen.shape[-1])
             found[:, span] = np.count_nonzero(each, -1) == 1
             labels[:, span] = each.argmax(-1)
-    if sources.fixed and not _leave_out_absent(evidence, sources, labels, found):
+    if not sources.batch.whole and sources.fixed and not _leave_out_absent(evidence, sources, labels, found):
         return None
     alike = size == 1 or bool((found.any(0) == found.all(0)).all())
     return Observed(torch.from_numpy(labels), found, alike and len(evidence.labels) == len(evidence.allowed))

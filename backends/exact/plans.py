@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from math import prod
-from operator import mul
 from typing import TypeVar
 
 import numpy as np
@@ -31,41 +27,27 @@ class Plan:
 
     structure: Structure
     program: Program
-    domains: Sequence[tuple[int, ...]]
+    domains: tuple[tuple[int, ...], ...]
     first: int = 0
     _codes: dict[tuple[object, ...], native.Encoded] = field(default_factory=dict)
 
     def code(self, tables: Tables) -> native.Encoded:
         """The program for the native kernel."""
-        return self.code_of(tuple(None if table is None else tuple(table.shape[1:]) for table in tables))
+        return self.code_of(tuple([None if table is None else tuple(table.shape[1:]) for table in tables]))
 
     def code_of(self, shapes: tuple[tuple[int, ...] | None, ...]) -> native.Encoded:
         """The same for tables of given shapes, without their batch axis."""
         found = self._codes.get(shapes)
         if found is None:
-            found = self._codes[shapes] = native.encoded(self.program, self._layout(shapes))
+            own = self.structure
+            layout = native.Layout(own.sources, own.elements, shapes, self.domains, own.arities)
+            found = self._codes[shapes] = native.encoded(self.program, layout)
         return found
-
-    def _layout(self, shapes: Sequence[tuple[int, ...] | None]) -> native.Layout:
-        """Where the factors stand in tables of these shapes (without their batch axis)."""
-        tables = array("q")
-        for shape, domain, arity in zip(shapes, self.domains, self.structure.arities, strict=True):
-            rank = len(domain)
-            sizes = (1,) * (rank + arity) if shape is None else shape
-            steps = (0,) * (rank + arity) if shape is None else _strides(shape)
-            tables.extend((0 if shape is None else prod(shape), arity, *steps[rank:], rank))
-            for axis, size in enumerate(domain):
-                tables.extend((size, 0 if sizes[axis] == 1 else steps[axis]))
-        return native.Layout(self.structure.sources, self.structure.elements, tables, len(shapes))
 
     def element(self, source: int, element: int, shape: Sequence[int]) -> tuple[int, ...]:
         """The place of an element in the leading axes of a table of that shape (without its batch axis)."""
         places = np.unravel_index(element, self.domains[source]) if self.domains[source] else ()
         return tuple(int(place) if shape[axis] > 1 else 0 for axis, place in enumerate(places))
-
-
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
 
 
 MEGABYTE = 1 << 20
@@ -86,13 +68,20 @@ class Plans:
         self._constant: OrderedDict[tuple[object, ...], tuple[tuple[Tensor, ...], list[Group]]] = OrderedDict()
         self._structures: OrderedDict[tuple[object, ...], Structure] = OrderedDict()
         self.settled = Settled()  # what compiled code holds
+        self._met: set[str] = set()
+
+    def is_first(self, kind: str) -> bool:
+        """Whether a kind of question is asked for the first time; such a one need not prepare for others like it."""
+        known = kind in self._met
+        self._met.add(kind)
+        return not known
 
     def groups(self, sources: Sources) -> list[Group]:
         """The examples of a batch by structure; constant edges are looked at once."""
         edges = sources.unchanged()
         if edges is None:
             return self._found(sources)
-        key = (sources.key, sources.batch.size, *((id(one), one._version) for one in edges))
+        key = (sources.key, sources.batch.size, *[(id(one), one._version) for one in edges])
         # The tensors are kept with what was found, so that their identities stay theirs.
         return _kept(self._constant, key, lambda: (edges, self._found(sources)))[1]
 
@@ -116,22 +105,19 @@ class Plans:
 
     def _make(self, sources: Sources, group: Group, observed: np.ndarray | None, first: frozenset[int]) -> Plan:
         structure = group.structure
-        cells = frozenset(() if observed is None else np.flatnonzero(observed).tolist())
-        known = cells - structure.absent
-        early = first - structure.absent - known
+        known = structure.absent
+        if observed is not None:
+            known = known.union(observed.nonzero()[0].tolist())
+        early = first - known
         try:
             compiler: type[NativeCompiler | PlainCompiler] = PlainCompiler if graphs is None else NativeCompiler
-            program = cheapest(
-                compiler(structure.scopes, structure.sizes, known | structure.absent, early), self.budget
-            )
+            program = cheapest(compiler(structure.scopes, structure.sizes, known, early), self.budget)
         except TooWide as wide:
             raise QueryRefused(
                 f"`exact` cannot eliminate this graph: {wide}; raise it with `exact(memory: ...)` in MB, "
                 "observe more cells, or choose an approximate backend (`energyml explain` lists them)"
             ) from None
-        domains = [term.domain_sizes(batch) for term, batch in sources.terms]
-        domains += [sources.cells.shapes[name] for name in sources.variables]
-        return Plan(structure, program, domains, len(early))
+        return Plan(structure, program, sources.domains, len(early))
 
 
 Made = TypeVar("Made")

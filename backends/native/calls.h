@@ -26,6 +26,13 @@ struct Arguments {
     }
 };
 
+// The numbers of a tuple; a Python error is set where it is another object.
+inline std::vector<int64_t> numbers_of(PyObject* tuple) {
+    std::vector<int64_t> found;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(tuple); ++k) found.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, k)));
+    return found;
+}
+
 // Whether a call has as many arguments as it should; else a Python error is set.
 inline bool counted(Py_ssize_t found, Py_ssize_t wanted) {
     if (found != wanted) PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, found);

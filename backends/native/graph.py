@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from energyml.backends.native import graphs as kernels
-from energyml.backends.native.planning import Steps
-from energyml.plan.elimination import Program
+from energyml.backends.native.planning import METHODS, Steps
+from energyml.plan.elimination import CHEAP, Program, first_search
 
+_EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
 if kernels is not None:
     kernels.introduce(
         Tensor, torch.nn.Parameter, torch.empty_like, torch.get_num_threads, torch.float32, torch.float64, torch.int64,
-        getattr(Tensor, "__dlpack_c_exchange_api__", None),
+        _EXCHANGE,
     )  # fmt: skip
+# Whether questions can be asked: this torch lets native code look into its tensors.
+ASKS = kernels is not None and _EXCHANGE is not None
+
+AskedVariable: TypeAlias = tuple[tuple[int, ...], int, Tensor | None]
+AskedTerm: TypeAlias = tuple[Tensor, Tensor | None, tuple[int, ...], tuple[int, ...]]
 
 # Entries of all cliques of a batch below which a second thread costs more than it brings.
 WORTH_A_THREAD = 1_000_000
@@ -32,32 +39,34 @@ class Layout:
     Attributes:
         sources: [factors] int64: which table.
         elements: [factors] int64: which element of that table's index set.
-        tables: for each table its entries for one example, 0 where there is none; how many cells its scopes have and
-            their strides; how many axes its index set has, and the sizes and the strides of these.
-        count: how many tables there are.
+        shapes: of each table without its batch axis; `None` where there is none.
+        domains: the sizes of the index set of each table.
+        arities: how many cells the scopes of each table have.
     """
 
     sources: np.ndarray
     elements: np.ndarray
-    tables: array[int]
-    count: int
+    shapes: tuple[tuple[int, ...] | None, ...]
+    domains: tuple[tuple[int, ...], ...]
+    arities: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class Encoded:
     """A program as the kernel holds it, for tables of given shapes.
 
-    Attributes:
+    Args:
         program: the kernel's own object.
         cells: how many cells there are.
         steps: how many eliminations there are.
         known: int64: the known cells, in the order of their labels.
     """
 
-    program: object
-    cells: int
-    steps: int
-    known: Tensor
+    def __init__(self, program: object, cells: int, steps: int, known: np.ndarray) -> None:
+        self.program, self.cells, self.steps, self.known = program, cells, steps, known
+
+    def labels_of_known(self, labels: Tensor) -> Tensor:
+        """[R, known]: those of the labels [R, cells] that the kernel reads."""
+        return labels.index_select(1, torch.from_numpy(self.known))
 
 
 def encoded(program: Program, layout: Layout) -> Encoded:
@@ -67,9 +76,10 @@ def encoded(program: Program, layout: Layout) -> Encoded:
     assert isinstance(steps, Steps)
     known = np.array(sorted(program.known), dtype=np.int64)
     made = kernels.read_program(
-        *steps.graph, layout.sources, layout.elements, layout.tables, layout.count, known, len(known), steps.numbers
-    )
-    return Encoded(made, len(program.sizes), len(steps), torch.from_numpy(known))
+        *steps.graph, layout.sources, layout.elements, layout.shapes, layout.domains, layout.arities, known,
+        len(known), steps.numbers,
+    )  # fmt: skip
+    return Encoded(made, len(program.sizes), len(steps), known)
 
 
 @dataclass
@@ -164,25 +174,62 @@ class Question:
     """What is asked again and again of parameters that are tables as they are: nothing is made of them in between.
 
     Args:
-        code: the program; its tables are the parameters, and behind them zeros for the cells of each variable.
-        labels: [known] int64: the labels of the known cells.
-        parameters: names and shapes.
-        marginals: by variable the shape of its marginals; empty where log Z is asked for.
+        question: the kernel's own object.
+        variables: whose marginals are asked for; empty where log Z is.
     """
 
-    def __init__(
-        self,
+    def __init__(self, question: object, variables: tuple[str, ...]) -> None:
+        assert kernels is not None
+        self._ask, self._question, self._variables = kernels.ask, question, variables
+
+    @staticmethod
+    def of(
         code: Encoded,
         labels: Tensor,
         parameters: Mapping[str, tuple[int, ...]],
         marginals: Mapping[str, tuple[int, ...]],
-    ) -> None:
+    ) -> Question:
+        """The question that a program answers.
+
+        Args:
+            code: the program; its tables are the parameters, and behind them zeros for the cells of each variable.
+            labels: [1, cells] int64: the labels of the known cells.
+            parameters: names and shapes.
+            marginals: by variable the shape of its marginals; empty where log Z is asked for.
+        """
         assert kernels is not None
-        self._ask, self._variables = kernels.ask, tuple(marginals)
-        self._question = kernels.make_question(
-            code.program, labels.contiguous().data_ptr(), tuple(parameters), tuple(parameters.values()),
+        made = kernels.make_question(
+            code.program, labels.contiguous().data_ptr(), code.known, tuple(parameters), tuple(parameters.values()),
             tuple(marginals.values()),
         )  # fmt: skip
+        return Question(made, tuple(marginals))
+
+    @staticmethod
+    def planned(
+        cells: int,
+        budget: float,
+        variables: tuple[AskedVariable, ...],
+        terms: tuple[AskedTerm, ...],
+        parameters: tuple[str, ...],
+        marginals: Mapping[str, tuple[int, ...]],
+    ) -> Question | None:
+        """The same without a plan: from labels and scopes, where the order that is found first is cheap and fits.
+
+        Args:
+            cells: how many there are.
+            budget: bytes that the program may take.
+            variables: their shapes, how many labels they have, and what is known: int64 [1, *shape] with -1.
+            terms: the parameters that are their tables, the edges [1, E, ends] that are their elements (`None`: each
+                cell of the variable is one), at which end each cell of the scope stands, and of which variable it is.
+            parameters: the names of the parameters.
+            marginals: as in `of`.
+        """
+        assert kernels is not None
+        made = kernels.plan_question(
+            METHODS[first_search(cells)], math.inf, 0, float(CHEAP), budget, variables, terms, parameters,
+            tuple(marginals.values()),
+        )  # fmt: skip
+        return None if made is None else Question(made, tuple(marginals))
 
     def ask(self, parameters: Mapping[str, Tensor | None]) -> Any:
         """Answer without a tape: log Z [1], or marginals by variable; `None` where parameters are of another shape."""

@@ -10,10 +10,9 @@
 
 #include <cstdlib>
 
-#include "best_forest.h"
 #include "products.h"
 #include "programs.h"
-#include "scaled_forest.h"
+#include "trees.h"
 
 namespace energyml {
 
@@ -95,6 +94,7 @@ INLINE void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
     tables.messages = workspace + graph.room;
     tables.shares = nullptr;
     tables.labels = wanted.labels + number * graph.known;
+    tables.values.reserve(static_cast<size_t>(wanted.table_count));
     for (int64_t k = 0; k < wanted.table_count; ++k)
         tables.values.push_back(wanted.tables[k] ? wanted.tables[k] + example * wanted.example_strides[k] : nullptr);
     if (!MAX && wanted.products && !wanted.drawn) {
@@ -167,163 +167,6 @@ static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
     if (!fine) throw std::bad_alloc();
 }
 
-// What a call on trees wants; null pointers for what it does not.
-template <class T> struct Trees {
-    Forest forest;
-    int64_t batch;
-    const T* unary;  // [B, nodes, labels]
-    const T* pair;
-    int64_t example_stride, edge_stride;  // of the pair table: 0 where it is shared
-    double* log_z;                        // [B]
-    const double* weights;                // [B]
-    T* unary_gradient;
-    T* pair_gradient;  // [B or threads, edges or 1, labels, labels]
-    int64_t gradient_stride;
-    T* apart;        // [threads, labels, labels]: the safe way's share of the gradient of a table that all edges share
-    int64_t* labels;  // [B, nodes]
-    const int64_t* answers;  // [B, nodes]: log-probabilities of these are wanted in place of log Z, not a number where one is no label
-
-    bool shared() const { return !example_stride && !edge_stride; }
-};
-
-// What a thread needs while it works on its examples.
-template <class T> struct TreeRoom {
-    std::vector<T> state, some;
-    std::vector<uint8_t> received;
-    std::vector<double> safe;
-};
-
-template <class T> INLINE void sum_tree(const Trees<T>& trees, int64_t example, int thread, const Exponentials<T>* shared, TreeRoom<T>& room) {
-    const int64_t cells = trees.forest.nodes * trees.forest.labels, table = trees.forest.labels * trees.forest.labels;
-    const T* unary = trees.unary + example * cells;
-    const T* pair = trees.pair + example * trees.example_stride;
-    const int64_t gradient_step = trees.edge_stride ? table : 0;
-    T* gradient = trees.pair_gradient ? trees.pair_gradient + (trees.example_stride ? example : thread) * trees.gradient_stride : nullptr;
-    T* const safe_gradient = gradient && trees.apart ? trees.apart + thread * table : gradient;
-    T* const unary_gradient = trees.unary_gradient + example * cells;
-    const bool back = trees.weights != nullptr;
-    const double weight = back ? trees.weights[example] : 0;
-    const auto sum = [&](double by) __attribute__((always_inline)) {  // log Z, and its gradient times this
-        bool safe = !shared || shared->narrow;
-        double log_z = NOTHING;
-        if (safe) {
-            ScaledTree<T> fast(trees.forest, example, unary, pair, trees.edge_stride, shared, room.state.data(), room.received.data());
-            log_z = fast.up(safe);
-            if (safe && back && log_z > NOTHING) fast.down(by, unary_gradient, gradient, gradient_step, room.some);
-        }
-        if (safe) return log_z;
-        TreePass<T> slow(trees.forest, example, unary, pair, trees.edge_stride);
-        log_z = slow.up(room.safe);
-        if (back && log_z > NOTHING) slow.down(by, unary_gradient, safe_gradient, gradient_step);
-        return log_z;
-    };
-    double& value = trees.log_z[example];
-    if (!trees.answers) {
-        value = sum(weight);
-        return;
-    }
-    const TreeAnswer<T> answer{{trees.forest, example}, trees.forest.labels, trees.answers + example * trees.forest.nodes};
-    value = answer.exists() ? answer.score(unary, pair, trees.edge_stride) : std::numeric_limits<double>::quiet_NaN();
-    if (!(value > NOTHING)) return;
-    value -= sum(-weight);
-    if (back) answer.add(static_cast<T>(weight), unary_gradient, safe_gradient, gradient_step);
-}
-
-template <class T>
-INLINE void sum_trees(const Trees<T>& trees, int64_t first, int64_t last, int thread, const Exponentials<T>* shared) {
-    TreeRoom<T> room;
-    room.received.resize(static_cast<size_t>(trees.forest.nodes));
-    room.state.resize(static_cast<size_t>(2 * trees.forest.nodes * round_up(trees.forest.labels, Lanes<T>::count)) + 16);
-    for (int64_t example = first; example < last; ++example) sum_tree<T>(trees, example, thread, shared, room);
-}
-
-template <class T> INLINE void best_trees(const Trees<T>& trees, int64_t first, int64_t last, const Padded<T>* shared) {
-    std::vector<T> room;
-    const int64_t cells = trees.forest.nodes * trees.forest.labels;
-    for (int64_t example = first; example < last; ++example) {
-        BestTree<T> tree(trees.forest, example, trees.unary + example * cells, trees.pair + example * trees.example_stride, trees.edge_stride, shared);
-        trees.log_z[example] = tree.run(room, trees.labels + example * trees.forest.nodes);
-    }
-}
-
-#define TREES_OF(T, NAME)                                                                                                          \
-    DISPATCH void sum_##NAME(const Trees<T>& trees, int64_t first, int64_t last, int thread, const Exponentials<T>* shared) {    \
-        sum_trees<T>(trees, first, last, thread, shared);                                                                          \
-    }                                                                                                                              \
-    DISPATCH void best_##NAME(const Trees<T>& trees, int64_t first, int64_t last, const Padded<T>* shared) {                      \
-        best_trees<T>(trees, first, last, shared);                                                                                 \
-    }                                                                                                                              \
-    DISPATCH void exponentials_##NAME(const T* pair, int64_t labels, int64_t padded, Exponentials<T>& out) { out.take(pair, labels, padded); }
-
-TREES_OF(float, f32)
-TREES_OF(double, f64)
-
-template <class T> struct ForTrees;
-template <> struct ForTrees<float> {
-    static constexpr auto sum = sum_f32;
-    static constexpr auto best = best_f32;
-    static constexpr auto exponentials = exponentials_f32;
-};
-template <> struct ForTrees<double> {
-    static constexpr auto sum = sum_f64;
-    static constexpr auto best = best_f64;
-    static constexpr auto exponentials = exponentials_f64;
-};
-
-template <class T> static void sweep_trees(const Trees<T>& trees, int threads) {
-    const int64_t labels = trees.forest.labels, padded = round_up(labels, Lanes<T>::count), table = labels * labels;
-    const int64_t each = (trees.batch + threads - 1) / threads;
-    Exponentials<T> exponentials;
-    Padded<T> scores;
-    if (trees.shared() && trees.labels) scores.take(trees.pair, labels, padded);
-    if (trees.shared() && !trees.labels) ForTrees<T>::exponentials(trees.pair, labels, padded, exponentials);
-    bool fine = true;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(&& : fine)
-#endif
-    for (int thread = 0; thread < threads; ++thread) {
-        const int64_t first = thread * each, last = std::min(trees.batch, (thread + 1) * each);
-        const auto work = [&] {
-            if (trees.labels)
-                ForTrees<T>::best(trees, first, last, trees.shared() ? &scores : nullptr);
-            else
-                ForTrees<T>::sum(trees, first, last, thread, trees.shared() ? &exponentials : nullptr);
-        };
-        fine = memory_suffices(work) && fine;
-    }
-    if (!fine) throw std::bad_alloc();
-    if (!trees.shared() || !trees.pair_gradient) return;
-    for (int64_t thread = 0; thread < threads; ++thread)
-        for (int64_t i = 0; i < labels; ++i)
-            for (int64_t j = 0; j < labels; ++j) {
-                T& to = trees.pair_gradient[thread * trees.gradient_stride + i * labels + j];
-                to = to * exponentials.rows[0][i * padded + j] + trees.apart[thread * table + i * labels + j];
-            }
-}
-
-static constexpr const char* PROGRAM = "energyml.program";
-
-}  // namespace energyml
-
-#include "question.h"
-
-using namespace energyml;
-
-static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
-
-static constexpr Py_ssize_t SCOPES = 6;  // arguments that make a `Scopes`
-
-static Scopes read_scopes(Arguments& take) {
-    Scopes graph;
-    graph.cells = take.number();
-    graph.factors = take.number();
-    graph.members = take.pointer<const int64_t>();
-    graph.starts = take.pointer<const int64_t>();
-    graph.sizes = take.pointer<const int64_t>();
-    graph.marks = take.pointer<const uint8_t>();
-    return graph;
-}
-
 // How an order is looked for: search(graph, limit, ties, order) gives the width, or -1 when above the limit.
 struct Search {
     int64_t (*find)(const Scopes&, double, int64_t, int64_t*);
@@ -336,6 +179,39 @@ static Search read_search(Arguments& take) {
     const int64_t method = take.number();
     const double limit = take.real();
     return {searches[method], limit, take.number()};
+}
+
+// The program of the order that a search finds; false where that is above its limit.
+static bool plan(Scopes& graph, const Search& search, Compiled& made) {
+    graph.weigh();
+    std::vector<int64_t> order(static_cast<size_t>(graph.cells));
+    if (search.find(graph, search.limit, search.ties, order.data()) < 0) return false;
+    const int64_t steps = std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); });
+    made = compile_order(graph, order.data(), steps);
+    return true;
+}
+
+static constexpr const char* PROGRAM = "energyml.program";
+
+static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
+
+}  // namespace energyml
+
+#include "question.h"
+
+using namespace energyml;
+
+static constexpr Py_ssize_t SCOPES = 6;  // arguments that make a `Scopes`
+
+static Scopes read_scopes(Arguments& take) {
+    Scopes graph;
+    graph.cells = take.number();
+    graph.factors = take.number();
+    graph.members = take.pointer<const int64_t>();
+    graph.starts = take.pointer<const int64_t>();
+    graph.sizes = take.pointer<const int64_t>();
+    graph.marks = take.pointer<const uint8_t>();
+    return graph;
 }
 
 static PyObject* described(const Compiled& made) {
@@ -368,14 +244,7 @@ static PyObject* plan_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     const Search search = read_search(take);
     Compiled made;
     bool found = false;
-    const auto work = [&] {
-        graph.weigh();
-        std::vector<int64_t> order(static_cast<size_t>(graph.cells));
-        found = search.find(graph, search.limit, search.ties, order.data()) >= 0;
-        const int64_t steps = std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); });
-        if (found) made = compile_order(graph, order.data(), steps);
-    };
-    if (!unlocked(work)) return nullptr;
+    if (!unlocked([&] { found = plan(graph, search, made); })) return nullptr;
     if (!found) Py_RETURN_NONE;
     return described(made);
 }
@@ -391,39 +260,55 @@ static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n)
     return unlocked([&] { made = compile_order(graph, order, steps); }) ? described(made) : nullptr;
 }
 
-// gather_factors(cells, places, members, starts, sources, elements) -> how many factors there are; places: a tuple of arrays [elements, arity]
-static PyObject* gather_factors(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 6)) return nullptr;
-    Arguments take{args};
-    const int64_t cells = take.number();
-    PyObject* places = *take.next++;
-    std::vector<Places> tables;
-    for (Py_ssize_t k = 0; k < PyTuple_Size(places); ++k) {
-        Py_buffer lent;
-        if (PyObject_GetBuffer(PyTuple_GET_ITEM(places, k), &lent, PyBUF_ND)) return nullptr;
-        tables.push_back({static_cast<const int64_t*>(lent.buf), lent.shape[0], lent.shape[1]});
-        PyBuffer_Release(&lent);
-    }
-    Gathered made;
-    made.members = take.pointer<int64_t>();
-    made.starts = take.pointer<int64_t>();
-    made.sources = take.pointer<int64_t>();
-    made.elements = take.pointer<int64_t>();
-    int64_t factors = 0;
-    return unlocked([&] { factors = made.take(tables, cells); }) ? PyLong_FromLongLong(factors) : nullptr;
+static PyObject* as_bytes(const std::vector<int64_t>& numbers) {
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(numbers.data()), static_cast<Py_ssize_t>(numbers.size() * sizeof(int64_t)));
 }
 
-// read_program(cells, factors, members, starts, sizes, marks, sources, elements, tables, count, known, known_count, numbers) -> a program
-// that `eliminate` runs
+// gather_factors(cells, places) -> members, starts, sources, elements as bytes; places: a tuple of arrays [elements, arity], or of pairs of
+// numbers for tables with one element for each cell from the first to before the second
+static PyObject* gather_factors(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, 2)) return nullptr;
+    const int64_t cells = PyLong_AsLongLong(args[0]);
+    std::vector<Places> tables;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(args[1]); ++k) {
+        PyObject* one = PyTuple_GET_ITEM(args[1], k);
+        if (PyTuple_Check(one)) {
+            const std::vector<int64_t> span = numbers_of(one);
+            if (span.size() != 2) return PyErr_Format(PyExc_TypeError, "expected a first and a last cell");
+            tables.push_back({nullptr, span[1] - span[0], 1, span[0]});
+            continue;
+        }
+        Py_buffer lent;
+        if (PyObject_GetBuffer(one, &lent, PyBUF_ND)) return nullptr;
+        tables.push_back({static_cast<const int64_t*>(lent.buf), lent.shape[0], lent.shape[1], 0});
+        PyBuffer_Release(&lent);
+    }
+    std::unique_ptr<Gathered> made;
+    if (!unlocked([&] { made = std::make_unique<Gathered>(tables, cells); })) return nullptr;
+    return Py_BuildValue("NNNN", as_bytes(made->members), as_bytes(made->starts), as_bytes(made->sources), as_bytes(made->elements));
+}
+
+// read_program(cells, factors, members, starts, sizes, marks, sources, elements, shapes, domains, arities, known, known_count, numbers) -> a
+// program that `eliminate` runs; shapes: of tables without their batch axis, None where there is no table
 static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, SCOPES + 7)) return nullptr;
+    if (!counted(n, SCOPES + 8)) return nullptr;
     Arguments take{args};
     const Scopes graph = read_scopes(take);
     Layout layout;
     layout.sources = take.pointer<const int64_t>();
     layout.elements = take.pointer<const int64_t>();
-    layout.tables = take.pointer<const int64_t>();
-    layout.count = take.number();
+    PyObject *shapes = *take.next++, *domains = *take.next++;
+    const std::vector<int64_t> arities = numbers_of(*take.next++);
+    for (size_t k = 0; k < arities.size(); ++k) {
+        PyObject *shape = PyTuple_GetItem(shapes, static_cast<Py_ssize_t>(k)), *domain = PyTuple_GetItem(domains, static_cast<Py_ssize_t>(k));
+        if (!shape || !domain) return nullptr;
+        const bool given = shape != Py_None;
+        const std::vector<int64_t> index = numbers_of(domain), sizes = given ? numbers_of(shape) : index;
+        if (PyErr_Occurred()) return nullptr;
+        if (given && sizes.size() != index.size() + static_cast<size_t>(arities[k]))
+            return PyErr_Format(PyExc_ValueError, "expected an axis for each index and each cell of table %zd", static_cast<Py_ssize_t>(k));
+        layout.add(index, arities[k], given ? &sizes : nullptr);
+    }
     layout.known = take.pointer<const int64_t>();
     layout.known_count = take.number();
     const auto* numbers = take.pointer<const int64_t>();
@@ -465,66 +350,6 @@ static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Py_RETURN_NONE;
 }
 
-// order_forest(B, nodes, edges, ends, exists, parent, edge, order, height, swapped, count) -> examples whose edges make a cycle
-static PyObject* order_forests(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 11)) return nullptr;
-    Arguments take{args};
-    const int64_t batch = take.number(), nodes = take.number(), edges = take.number();
-    const auto* ends = take.pointer<const int64_t>();
-    const auto* exists = take.pointer<const uint8_t>();
-    auto* parent = take.pointer<int64_t>();
-    auto* edge = take.pointer<int64_t>();
-    auto* order = take.pointer<int64_t>();
-    auto* height = take.pointer<int64_t>();
-    auto* swapped = take.pointer<uint8_t>();
-    auto* count = take.pointer<int64_t>();
-    int64_t cyclic = 0;
-    const auto work = [&] {
-        Rooting room;
-        for (int64_t b = 0; b < batch; ++b) {
-            const int64_t at = b * nodes;
-            cyclic += !order_forest(nodes, edges, ends + b * edges * 2, exists + at, parent + at, edge + at, order + at, height + at, swapped + at, count + b, room);
-        }
-    };
-    return unlocked(work) ? PyLong_FromLongLong(cyclic) : nullptr;
-}
-
-template <class T> static bool read_and_sweep(Arguments take) {
-    Trees<T> trees;
-    trees.batch = take.number();
-    trees.forest.nodes = take.number();
-    trees.forest.labels = take.number();
-    trees.forest.parent = take.pointer<const int64_t>();
-    trees.forest.edge = take.pointer<const int64_t>();
-    trees.forest.order = take.pointer<const int64_t>();
-    trees.forest.height = take.pointer<const int64_t>();
-    trees.forest.swapped = take.pointer<const uint8_t>();
-    trees.forest.count = take.pointer<const int64_t>();
-    trees.unary = take.pointer<const T>();
-    trees.pair = take.pointer<const T>();
-    trees.example_stride = take.number();
-    trees.edge_stride = take.number();
-    trees.log_z = take.pointer<double>();
-    trees.weights = take.pointer<const double>();
-    trees.unary_gradient = take.pointer<T>();
-    trees.pair_gradient = take.pointer<T>();
-    trees.gradient_stride = take.number();
-    trees.apart = take.pointer<T>();
-    trees.labels = take.pointer<int64_t>();
-    trees.answers = take.pointer<const int64_t>();
-    const int threads = static_cast<int>(take.number());
-    return unlocked([&] { sweep_trees<T>(trees, threads); });
-}
-
-// sweep_forest(double?, B, nodes, labels, parent, edge, order, height, swapped, count, unary, pair, example_stride, edge_stride, log_z,
-//              weights, unary_gradient, pair_gradient, gradient_stride, apart, labels, answers, threads)
-static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 23)) return nullptr;
-    Arguments take{args};
-    if (!(take.number() ? read_and_sweep<double>(take) : read_and_sweep<float>(take))) return nullptr;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
     {"search_order", reinterpret_cast<PyCFunction>(search_order), METH_FASTCALL, "An elimination order."},
     {"plan_order", reinterpret_cast<PyCFunction>(plan_order), METH_FASTCALL, "An elimination order's program, as compile_order gives it."},
@@ -535,6 +360,7 @@ static PyMethodDef methods[] = {
     {"sweep_forest", reinterpret_cast<PyCFunction>(sweep_forest), METH_FASTCALL, "Messages along trees, and back."},
     {"introduce", reinterpret_cast<PyCFunction>(introduce), METH_FASTCALL, "Tell the module about torch."},
     {"make_question", reinterpret_cast<PyCFunction>(make_question), METH_FASTCALL, "A question about tensors as they are."},
+    {"plan_question", reinterpret_cast<PyCFunction>(plan_question), METH_FASTCALL, "The same from labels and scopes, where a first order is good enough."},
     {"ask", reinterpret_cast<PyCFunction>(ask), METH_FASTCALL, "Answer a question."},
     {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
     {nullptr, nullptr, 0, nullptr}};

@@ -110,7 +110,7 @@ class NativeCompiler(Compiler):
         assert kernels is not None
         order = np.empty(len(self.sizes) - len(self.known), dtype=np.int64)
         widest = math.inf if limit is None else limit
-        width = kernels.search_order(*self._described, _METHODS[method], widest, ties, order)
+        width = kernels.search_order(*self._described, METHODS[method], widest, ties, order)
         found: list[int] = order.tolist()
         return None if width < 0 else found
 
@@ -123,7 +123,7 @@ class NativeCompiler(Compiler):
     def search(self, method: str, limit: float | None, ties: int = 0) -> Program | None:
         """As `Compiler.search`."""
         assert kernels is not None
-        made = kernels.plan_order(*self._described, _METHODS[method], math.inf if limit is None else limit, ties)
+        made = kernels.plan_order(*self._described, METHODS[method], math.inf if limit is None else limit, ties)
         return None if made is None else self._made(made, self.known, searched_by(method, ties))
 
     def _made(
@@ -133,28 +133,25 @@ class NativeCompiler(Compiler):
         return Program(self.scopes, self.sizes, steps, steps.loose, known, slices, method, Costs(*made[1:]))
 
 
-_METHODS = {method: number for number, method in enumerate(SEARCHES)}
+METHODS = {method: number for number, method in enumerate(SEARCHES)}
 
 
-def gathered(places: Sequence[np.ndarray], cells: int) -> tuple[np.ndarray, np.ndarray, Scopes]:
+def gathered(places: Sequence[np.ndarray | tuple[int, int]], cells: int) -> tuple[np.ndarray, np.ndarray, Scopes]:
     """The factors of a graph: for each the table it comes from and which element of that it is, int64, and the scopes.
 
     Args:
         places: for each table the cells of its elements, int64 [elements, arity]; an element with a cell that is below
-            0 or not below `cells` does not exist.
+            0 or not below `cells` does not exist.  Two numbers stand for one cell each: the first, and behind the last.
         cells: how many cells there are.
     """
-    counts = [len(one) for one in places]
     if kernels is None:
-        kept = [np.flatnonzero(((one >= 0) & (one < cells)).all(1)) for one in places]
-        sources = np.repeat(np.arange(len(places)), [len(one) for one in kept])
-        arities = np.array([one.shape[1] for one in places])[sources]
+        listed = [np.arange(*one).reshape(-1, 1) if isinstance(one, tuple) else one for one in places]
+        kept = [np.flatnonzero(((one >= 0) & (one < cells)).all(1)) for one in listed]
+        sources = np.repeat(np.arange(len(listed)), [len(one) for one in kept])
+        arities = np.array([one.shape[1] for one in listed])[sources]
         starts = np.concatenate([[0], np.cumsum(arities)])
-        members = np.concatenate([one[rows].reshape(-1) for one, rows in zip(places, kept, strict=True)])
+        members = np.concatenate([one[rows].reshape(-1) for one, rows in zip(listed, kept, strict=True)])
         return sources, np.concatenate(kept), Scopes(members, starts)
-    members = np.empty(sum(one.size for one in places), dtype=np.int64)
-    starts = np.empty(sum(counts) + 1, dtype=np.int64)
-    sources, elements = np.empty(sum(counts), dtype=np.int64), np.empty(sum(counts), dtype=np.int64)
-    whole = tuple(map(np.ascontiguousarray, places))
-    found = kernels.gather_factors(cells, whole, members, starts, sources, elements)
-    return sources[:found], elements[:found], Scopes(members[: starts[found]], starts[: found + 1])
+    whole = tuple([one if isinstance(one, tuple) else np.ascontiguousarray(one) for one in places])
+    members, starts, sources, elements = [np.frombuffer(one, np.int64) for one in kernels.gather_factors(cells, whole)]
+    return sources, elements, Scopes(members, starts)

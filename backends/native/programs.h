@@ -109,33 +109,50 @@ static Compiled compile_order(const Scopes& graph, const int64_t* order, int64_t
     return made;
 }
 
-// The cells of the elements of a table's index set.
+// The cells of the elements of a table's index set: listed, or where there is no list one cell each, from the first on.
 struct Places {
     const int64_t* cells;  // [count, arity]
-    int64_t count, arity;
+    int64_t count, arity, first;
 };
 
 // The factors of a graph: the elements of its tables, one table after another, but for those with a cell that there is not.
 struct Gathered {
-    int64_t *members, *starts, *sources, *elements;  // as in `Scopes` and `Layout`, with room for all elements
+    std::vector<int64_t> members, starts, sources, elements;  // as in `Scopes` and `Layout`
 
-    // How many factors there are.
-    int64_t take(const std::vector<Places>& tables, int64_t cells) {
-        int64_t factors = 0, end = 0;
+    Gathered(const std::vector<Places>& tables, int64_t cells) {
+        size_t most = 0, entries = 0;
+        for (const Places& table : tables) {
+            most += static_cast<size_t>(table.count);
+            entries += static_cast<size_t>(table.count * table.arity);
+        }
+        members.resize(entries);
+        starts.resize(most + 1);
+        sources.resize(most);
+        elements.resize(most);
+        size_t factors = 0;
+        int64_t end = 0;
         for (size_t source = 0; source < tables.size(); ++source) {
             const Places& table = tables[source];
             for (int64_t element = 0; element < table.count; ++element) {
-                const int64_t* own = table.cells + element * table.arity;
-                if (!std::all_of(own, own + table.arity, [&](int64_t cell) { return cell >= 0 && cell < cells; })) continue;
+                const int64_t alone = table.first + element;
+                const int64_t* own = table.cells ? table.cells + element * table.arity : &alone;
+                bool there = true;
+                for (int64_t m = 0; m < table.arity; ++m) {
+                    members[static_cast<size_t>(end + m)] = own[m];
+                    there = there && own[m] >= 0 && own[m] < cells;
+                }
+                if (!there) continue;
                 starts[factors] = end;
                 sources[factors] = static_cast<int64_t>(source);
                 elements[factors++] = element;
-                std::copy(own, own + table.arity, members + end);
                 end += table.arity;
             }
         }
         starts[factors] = end;
-        return factors;
+        members.resize(static_cast<size_t>(end));
+        starts.resize(factors + 1);
+        sources.resize(factors);
+        elements.resize(factors);
     }
 };
 
@@ -143,12 +160,27 @@ struct Gathered {
 struct Layout {
     const int64_t* sources;   // [factors]: which table
     const int64_t* elements;  // [factors]: which element of its index set
-    const int64_t* tables;    // for each table: its entries for one example (0 where there is none), how many cells its factors have, the strides
-                              // of these, how many axes its index set has, these with sizes and strides; strides of a cell that stands in a
-                              // scope twice are added up
-    int64_t count;            // tables
+    std::vector<int64_t> tables;  // for each table: its entries for one example (0 where there is none), how many cells its factors have, the
+                                  // strides of these, how many axes its index set has, these with sizes and strides; strides of a cell that
+                                  // stands in a scope twice are added up
+    int64_t count = 0;        // tables
     const int64_t* known;     // [known_count]: the known cells, in the order of their labels
     int64_t known_count;
+
+    // One more table: the sizes of its index set, and where there is one its shape without the batch axis.
+    void add(const std::vector<int64_t>& domain, int64_t arity, const std::vector<int64_t>* shape) {
+        const auto rank = static_cast<int64_t>(domain.size());
+        std::vector<int64_t> strides(static_cast<size_t>(rank + arity), 0);
+        int64_t entries = shape ? 1 : 0;
+        for (size_t axis = shape ? strides.size() : 0; axis-- > 0; entries *= (*shape)[axis]) strides[axis] = entries;
+        tables.push_back(entries);
+        tables.push_back(arity);
+        tables.insert(tables.end(), strides.begin() + rank, strides.end());
+        tables.push_back(rank);
+        for (size_t axis = 0; axis < domain.size(); ++axis)
+            tables.insert(tables.end(), {domain[axis], shape && (*shape)[axis] == 1 ? 0 : strides[axis]});
+        ++count;
+    }
 };
 
 // A program as the kernels run it, from its numbers.
@@ -157,7 +189,7 @@ class Assembly {
     Assembly(const Scopes& scopes, const Layout& layout)
         : scopes_(scopes), layout_(layout), ranks_(static_cast<size_t>(scopes.cells), -1), stride_(static_cast<size_t>(scopes.cells), 0) {
         for (int64_t rank = 0; rank < layout.known_count; ++rank) ranks_[layout.known[rank]] = rank;
-        const int64_t* next = layout.tables;
+        const int64_t* next = layout.tables.data();
         for (int64_t k = 0; k < layout.count; ++k) {
             graph_.sources.push_back({graph_.room, *next, 0});
             graph_.room += *next++;

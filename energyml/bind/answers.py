@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.bind.batch import Batch
-from energyml.bind.inputs import DataError, data_error
+from energyml.bind.inputs import DataError, data_error, extremes
 from energyml.diagnostics import EnergyError, Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
@@ -144,10 +144,9 @@ class Answers:
         if labels.numel() == 0 or not seen(labels):
             return
         count = self.counts[declared.name]
-        free_length = any(self.graph.dims[dim].kind == "free" for dim in declared.dims)
-        low = 0 if full and not free_length else -1
-        least, most = torch.aminmax(labels)
-        if int(least) >= low and int(most) < count:
+        low = 0 if full and not any(self.graph.dims[dim].kind == "free" for dim in declared.dims) else -1
+        least, most = extremes(labels)
+        if least >= low and most < count:
             return
         bad = (labels < low) | (labels >= count)
         bad = bad if cells is None else bad & cells.to(labels.device)

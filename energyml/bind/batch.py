@@ -150,6 +150,15 @@ class Batch:
     _exists: Mapping[str, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
     checked: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     kept: dict[object, object] | None = field(default=None, init=False, repr=False, compare=False)
+    _whole: bool | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def whole(self) -> bool:
+        """Whether there are neither lengths nor masks: every position of every dim carries its cells."""
+        if self._whole is None:
+            counts = [*[one.count for one in self.along.values()], *[one.count for one in self.nested.values()]]
+            self._whole = not self.masks and counts.count(None) == len(counts)
+        return self._whole
 
     # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
     @property
@@ -222,6 +231,8 @@ class Batch:
 
     def cells(self, variable: str, dims: tuple[str, ...]) -> Tensor | None:
         """[B, *dims]: which positions of a variable carry a cell; `None` when all do."""
+        if self.whole:
+            return None
         if variable not in self._cells:
             self._cells[variable] = self._find_cells(variable, dims)
         return self._cells[variable]

@@ -85,11 +85,16 @@ class Values:
         # Values that are looked at: of fields, their backends tell which numbers are no good, and in which example.
         self.examined = frozenset(name for name, one in wanted.items() if one.integral or not graph.fields)
         # Fixed edges whose ends were found to exist: the tensor, its version, and the sizes of the dims at that time.
-        self._fitting: dict[str, tuple[Tensor, int, dict[str, int]]] = {}
+        self._fitting: dict[str, tuple[Tensor, int, list[int | None]]] = {}
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: Batch, sizes: Mapping[str, int]) -> None:
         """Values on the host are checked, fixed ones once; on an accelerator that would wait for the device."""
+        if torch.compiler.is_compiling():
+            return
         for name, tensor in batch.tensors.items():
+            fixed = batch.fixed.get(name)
+            if fixed is not None and self._fit(name, fixed, sizes):
+                continue
             if name not in self.examined or tensor.numel() == 0 or not seen(tensor):
                 continue
             wanted = self.wanted[name]
@@ -98,7 +103,10 @@ class Values:
                 self._numbers(declared, tensor, batch)
                 continue
             if isinstance(declared.type, EdgeType):
-                self._edges(wanted, declared.type, tensor, batch)
+                if fixed is None:
+                    self._edge_values(wanted, declared.type, tensor, sizes)
+                else:
+                    self.check_fixed_edges(wanted, declared.type, fixed, sizes)
                 continue
             count = self.counts[declared.type.element]
             low, high = extremes(tensor)
@@ -126,25 +134,20 @@ class Values:
                 self.source, "E0512", declared.span, name=declared.name, value=value, example=spot[0], place=spot[1:]
             )
 
-    def _edges(self, wanted: Wanted, edges: EdgeType, tensor: Tensor, batch: Batch) -> None:
-        """Check the ends of edges."""
-        sizes = {dim: along.size for dim, along in batch.along.items()}
-        fixed = batch.fixed.get(wanted.declared.name)
-        if fixed is None:
-            self._edge_values(wanted, edges, tensor, sizes)
-        else:
-            self.check_fixed_edges(wanted, edges, fixed, sizes)
+    def _fit(self, name: str, fixed: Tensor, sizes: Mapping[str, int]) -> bool:
+        """Whether these are fixed edges whose ends were looked at, and neither they nor sizes have changed since."""
+        before = self._fitting.get(name)
+        if before is None or before[0] is not fixed or before[1] != fixed._version:
+            return False
+        return before[2] == [sizes.get(dim) for dim in self.wanted[name].declared.type.ends]  # type: ignore[union-attr]
 
     def check_fixed_edges(self, wanted: Wanted, edges: EdgeType, fixed: Tensor, sizes: Mapping[str, int]) -> None:
         """Check the ends of edges that hold for every example: once, until they or the sizes of their dims change."""
         if fixed.is_inference():  # it has no version that would tell of changes
             self._edge_values(wanted, edges, fixed, sizes)
-            return
-        name, own = wanted.declared.name, {dim: sizes[dim] for dim in edges.ends if dim in sizes}
-        version, before = fixed._version, self._fitting.get(name)
-        if before is None or before[0] is not fixed or before[1] != version or before[2] != own:
-            self._edge_values(wanted, edges, fixed, own)
-            self._fitting[name] = (fixed, version, own)
+        elif not self._fit(wanted.declared.name, fixed, sizes):
+            self._edge_values(wanted, edges, fixed, sizes)
+            self._fitting[wanted.declared.name] = (fixed, fixed._version, [sizes.get(dim) for dim in edges.ends])
 
     def _edge_values(self, wanted: Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
         known = [sizes[dim] for dim in edges.ends if dim in sizes]
@@ -167,9 +170,9 @@ class Values:
 
 
 def extremes(tensor: Tensor) -> tuple[int, int]:
-    """The smallest and the largest number of a tensor on the host; a short list is faster to read than to reduce."""
-    if tensor.dim() == 1 and tensor.numel() <= 64 and not followed():
-        numbers = tensor.tolist()
+    """The smallest and the largest of whole numbers on the host; a short list is sooner read than reduced."""
+    if tensor.numel() <= 256 and not followed():
+        numbers = set(tensor.numpy().ravel().tolist())
         return min(numbers), max(numbers)
     low, high = torch.aminmax(tensor)
     return int(low), int(high)

@@ -100,7 +100,7 @@ class BatchMaker:
         masks = {} if mask is None else self._masks_by_variable(mask)
         labels = {} if answer is None else self._labelled(answer)
         size = self._batch_size(size, by_dim, masks, labels)
-        if shared:
+        if shared and size != 1:
             given = {**given, **{name: one.expand(size, *one.shape[1:]) for name, one in shared.items()}}
         device, dtype = _where(given, reference, by_dim, masks)
         self._sizes(sizes, shorter, by_dim, masks, labels)
@@ -109,7 +109,7 @@ class BatchMaker:
         if masks:
             batch.masks.update({name: tensor.to(device) for name, tensor in masks.items()})
             self._padding_behind(batch, by_dim)
-        self.values.check(batch)
+        self.values.check(batch, sizes)
         return batch
 
     def check_fixed(self, fixed: Mapping[str, Tensor]) -> None:

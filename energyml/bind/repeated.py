@@ -9,19 +9,22 @@ import torch
 from torch import Tensor
 
 from energyml.bind.batch import Batch
-from energyml.transforms import recorded
 
 if TYPE_CHECKING:
     from energyml.backend import Evidence
 
 Labels = Mapping[str, Tensor]
 
+# By their names: short calls ask often.
+_default_dtype, _in_inference_mode, _equal = torch.get_default_dtype, torch.is_inference_mode_enabled, torch.equal
+
 
 class LastCall:
     """The batch and the evidence of the last call that gave labels as evidence and nothing else.
 
-    The next one that gives equal labels is given the same two: nothing is checked again, and backends find what they
-    keep with the batch.  Labels are compared, with a copy, so that writing into a tensor is noticed however it is done.
+    Not for calls that are recorded.  The next one that gives equal labels is given the same two: nothing is checked
+    again, and backends find what they keep with the batch.  Labels are compared, with a copy, so that writing into a
+    tensor is noticed however it is done.
     """
 
     def __init__(self) -> None:
@@ -42,8 +45,6 @@ class LastCall:
             reference: a parameter that tells device and dtype.
             make: checks a call that is not the last one again: what is known, and what tells sizes.
         """
-        if recorded():
-            return make(evidence, evidence)
         last = self._last
         if last is not None and last.again(evidence, fixed, reference):
             return last.made
@@ -81,12 +82,12 @@ class _Said:
         self.made = made
         self._labels = [(name, one, one.dtype) for name, one in labels.items()]
         self._fixed = [(name, one, 0 if one is None else one._version) for name, one in fixed.items()]
-        self._dtype, self._inference = torch.get_default_dtype(), torch.is_inference_mode_enabled()
+        self._dtype, self._inference = _default_dtype(), _in_inference_mode()
         self._like = None if reference is None else (reference.dtype, reference.device)
 
     def again(self, evidence: Labels, fixed: Mapping[str, Tensor | None], reference: Tensor | None) -> bool:
         """Whether a call says the same."""
-        if torch.get_default_dtype() is not self._dtype or torch.is_inference_mode_enabled() is not self._inference:
+        if _default_dtype() is not self._dtype or _in_inference_mode() is not self._inference:
             return False
         if self._like != (None if reference is None else (reference.dtype, reference.device)):
             return False
@@ -97,7 +98,7 @@ class _Said:
                 return False
         for name, own, dtype in self._labels:
             one = evidence.get(name)
-            if not isinstance(one, Tensor) or one.dtype is not dtype or not one.is_cpu or not torch.equal(own, one):
+            if not isinstance(one, Tensor) or one.dtype is not dtype or not one.is_cpu or not _equal(own, one):
                 return False
         return True
 

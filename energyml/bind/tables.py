@@ -25,15 +25,26 @@ class TableTerm(BoundTerm):
     """A term with a table over the labels of its scope, for each element of its index set."""
 
     def __init__(
-        self, term: Term, graph: Graph, table: Callable[[IndexSet], Evaluator], reads: str | None = None
+        self,
+        term: Term,
+        graph: Graph,
+        table: Callable[[IndexSet], Evaluator],
+        reads: str | None = None,
+        whole: bool = False,
     ) -> None:
         super().__init__(term, graph)
-        self.reads = reads  # the one parameter that the table is entries of, where nothing is computed
+        # The one parameter that the table is entries of, where nothing is computed, and whether these are all of it, in
+        # their order, where it has as many as the index set and the labels.
+        self.reads, self.reads_whole = reads, whole
         self.rank = len(term.domain)
         self.counted = counted_dims(term, graph)
         self.constants = _constants(term, graph)
         self.gathered = {end for b in term.domain if isinstance(b, Edges) for end in (b.index, *b.ends)}
         self.in_place = [_in_place(term, graph, number) for number in range(len(term.scope))]
+        self.covers = len(term.scope) == 1 and _covers(term, graph)
+        self.ends = None if self.constants else _ends(term)
+        numbers = {variable.name: number for number, variable in enumerate(graph.discrete)}
+        self.variables = tuple([numbers[ref.variable] for ref in term.scope])  # the numbers of the scope's variables
         self.value = table(IndexSet(term.domain, self.counted, self.valid))
 
     def table(self, env: Environment) -> Tensor:
@@ -78,10 +89,10 @@ class TableTerm(BoundTerm):
 
     def domain_sizes(self, batch: Batch) -> tuple[int, ...]:
         """The padded sizes of the index set."""
-        return tuple(
+        return tuple([
             batch.tensors[b.source].shape[1] if isinstance(b, Edges) else max(0, batch.size_of(b.dim) - b.shrink)
             for b in self.term.domain
-        )
+        ])  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------------- validity
 
@@ -151,8 +162,8 @@ class TableTerm(BoundTerm):
 
     # ---------------------------------------------------------------------------------------------------------- score
 
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
-        """SCORE by looking the labels up in the table: one gather."""
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
+        """SCORE by looking the labels up in the table: one gather; summed up in a type that may be wider."""
         batch = env.batch
         table = self.table(env)
         valid = self.valid(batch)
@@ -168,7 +179,8 @@ class TableTerm(BoundTerm):
         value = _looked_up(flat, joint.expand(*lead, copies))
         if valid is not None:
             value = torch.where(valid.unsqueeze(-1), value, 0)
-        return value.flatten(1, -2).sum(1).flatten() if value.dim() > 2 else value.flatten()
+        total = value.flatten(1, -2).sum(1, dtype=dtype).flatten() if value.dim() > 2 else value.flatten()
+        return total if dtype is None else total.to(dtype)
 
     def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
         """SOFT: the multilinear form, the expected table under independent cells (Tu & Gimpel 2019, section 2).
@@ -191,6 +203,27 @@ def _in_place(term: Term, graph: Graph, number: int) -> tuple[Range, ...]:
         for affine, axis, one in zip(ref.indices, axes, ranges, strict=True)
     )
     return ranges if same else ()
+
+
+def _covers(term: Term, graph: Graph) -> bool:
+    """Whether a term over one cell has one element for each cell of its variable, in the same order."""
+    (ref,), domain = term.scope, term.domain
+    dims = graph.variables[ref.variable].dims
+    plain = tuple((one.dim, one.shrink) for one in domain if isinstance(one, Range)) == tuple((d, 0) for d in dims)
+    straight = [(one.index, one.offset) for one in ref.indices] == [(one.index, 0) for one in domain]
+    return plain and straight and len(domain) == len(dims)
+
+
+def _ends(term: Term) -> tuple[int, ...] | None:
+    """Which end of an edge each cell of a term stands at, where its elements are edges, all of whose ends it uses."""
+    binding = term.domain[0] if len(term.domain) == 1 else None
+    if not isinstance(binding, Edges):
+        return None
+    ends = [ref.indices[0].index for ref in term.scope if len(ref.indices) == 1 and not ref.indices[0].offset]
+    # An edge exists where all of its ends do, also those that the scope leaves out.
+    if len(ends) != len(term.scope) or set(ends) != set(binding.ends):
+        return None
+    return tuple(binding.ends.index(end) for end in ends if end is not None)
 
 
 def _looked_up(table: Tensor, joint: Tensor) -> Tensor:
@@ -254,6 +287,18 @@ def read_parameter(body: Table) -> str | None:
 def _potts(weight: Tensor, count: int) -> Tensor:
     same = torch.eye(count, device=weight.device, dtype=torch.bool)
     return torch.where(same, weight[..., None, None], 0)
+
+
+def reads_in_place(term: Term, body: Table) -> bool:
+    """Whether the entries that a table takes of a parameter are those of its index set, axis by axis."""
+    value = body.value
+    if not isinstance(value, At) or value.indices != tuple(Affine(binding.index) for binding in term.domain):
+        return False
+    extents = [axis.extent for axis in value.base.type.axes[: len(term.domain)]]
+    return all(
+        extent.kind == "dim" and (isinstance(binding, Range) or (extent.name == binding.over and not extent.offset))
+        for extent, binding in zip(extents, term.domain, strict=True)
+    )
 
 
 def forbidden_table(term: Term, body: Forbidden, graph: Graph) -> Evaluator:

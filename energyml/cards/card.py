@@ -42,7 +42,10 @@ class Card:
 
     def option(self, name: str) -> Option | None:
         """The option of that name."""
-        return next((option for option in self.options if option.name == name), None)
+        for option in self.options:
+            if option.name == name:
+                return option
+        return None
 
     def defaults(self) -> dict[str, Any]:
         """The values of the options that have a default."""

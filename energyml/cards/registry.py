@@ -106,5 +106,11 @@ def implementation(card: Card) -> Any:
     if card.implementation is None:
         what = f"the {card.kind} `{card.name}`"
         raise EnergyError(f"{what} is part of the language, but this version of energyml has no implementation of it")
-    module, _, attribute = card.implementation.partition(":")
+    return _imported(card.implementation)
+
+
+@cache
+def _imported(place: str) -> Any:
+    """What stands at `module:attribute`."""
+    module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)

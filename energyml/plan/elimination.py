@@ -112,7 +112,7 @@ class Program:
     @property
     def rounds(self) -> float:
         """How often the program is run."""
-        return _entries(self.slices, self.sizes)
+        return _entries(self.slices, self.sizes) if self.slices else 1.0
 
     @property
     def order(self) -> Scope:
@@ -309,9 +309,8 @@ SEARCHES: Mapping[str, Callable[[Primal, float | None], Elimination | None]] = {
 def _trials(sizes: Sequence[int], alike: bool) -> Iterator[tuple[str, int, float]]:
     """Searches, ways to break ties, and how many operations the best order so far must take for each to be worth it."""
     cells = len(sizes)
-    if cells > SOON_BY_FILL:
-        yield "min-weight", 0, 0
-    if cells <= LARGEST_FOR_FILL:
+    yield first_search(cells), 0, 0
+    if SOON_BY_FILL < cells <= LARGEST_FOR_FILL:
         yield "min-fill", 0, CHEAP
     if cells <= SOON_BY_FILL and not alike:  # fill-in does not tell large label sets from small ones
         yield "min-weight", 0, CHEAP
@@ -321,6 +320,11 @@ def _trials(sizes: Sequence[int], alike: bool) -> Iterator[tuple[str, int, float
             yield "min-fill", ties, ties * WORTH_OTHER_TIES
     if cells <= SOON_BY_FILL and alike:
         yield "min-weight", 0, math.inf
+
+
+def first_search(cells: int) -> str:
+    """The search that is tried first: its order is taken where it takes fewer than `CHEAP` operations, and fits."""
+    return "min-weight" if cells > SOON_BY_FILL else "min-fill"
 
 
 def searched_by(method: str, ties: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 from energyml import cards
@@ -29,14 +29,19 @@ class Verdict:
         refusal: why it cannot serve the model; `None` when it can.
         implemented: whether this version can run it.
         answers: the queries it answers and their quality.
-        cost: the cost of its main query.
+        structure: the model's.
     """
 
     selection: Selection
     refusal: Refusal | None
     implemented: bool
-    answers: Mapping[str, Quality] = field(default_factory=dict)
-    cost: Cost | None = None
+    answers: Mapping[str, Quality]
+    structure: Structure
+
+    @property
+    def cost(self) -> Cost | None:
+        """The cost of its main query; finding it may take an elimination order."""
+        return None if self.refusal is not None else cast("BackendCard", self.selection.card).cost(self.structure)
 
     @property
     def serves(self) -> bool:
@@ -62,8 +67,8 @@ def judge(selection: Selection, structure: Structure) -> Verdict:
     view, answers = card.serving(structure)
     refusal = _view_refusal(view, structure) or card.refuses(structure, selection)
     if refusal is not None:
-        return Verdict(selection, refusal, implemented)
-    return Verdict(selection, None, implemented, answers, card.cost(structure))
+        return Verdict(selection, refusal, implemented, {}, structure)
+    return Verdict(selection, None, implemented, answers, structure)
 
 
 def _view_refusal(view: View, structure: Structure) -> Refusal | None:

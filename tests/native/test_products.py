@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
 from itertools import accumulate
-from math import prod
 
 import numpy as np
 import pytest
@@ -38,13 +36,10 @@ class Model:
         self.labels = torch.tensor([[int(self.generator.integers(sizes[cell])) for cell in sorted(self.known)]])
 
     def encoded(self, absent: frozenset[int] = frozenset()) -> native.Encoded:
-        tables = array("q")
-        for number, shape in enumerate(self.shapes):
-            strides = tuple(accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]
-            strides = (0,) * len(shape) if number in absent else strides
-            tables.extend((0 if number in absent else prod(shape), len(shape), *strides, 0))
         count = len(self.shapes)
-        layout = native.Layout(np.arange(count), np.zeros(count, dtype=np.int64), tables, count)
+        shapes = tuple(None if number in absent else shape for number, shape in enumerate(self.shapes))
+        arities = tuple(map(len, self.shapes))
+        layout = native.Layout(np.arange(count), np.zeros(count, dtype=np.int64), shapes, ((),) * count, arities)
         return native.encoded(self.program, layout)
 
     def draw(self, scale: float, forbidden: float, offset: float = 0.0) -> list[Tensor | None]:

@@ -1,0 +1,59 @@
+"""Log-probabilities of graphs in float32 where scores are large: what two large numbers differ by is right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import energyml as em
+from energyml.backends.native import graphs
+
+pytestmark = pytest.mark.skipif(graphs is None, reason="torch operations take sums in the type of the scores")
+
+torch.set_num_threads(1)
+
+SPEC = """\
+labels L = {a, b, c}
+dim T = 5
+dim E = 6
+input link : edge(T, T)[E]
+output y : L[T]
+param u : real[T, L] = zeros
+param w : real[E, p: L, q: L] = zeros
+factor node [t in T] (y[t]) = u[t]
+factor arc [e = (i, j) in link] (p: y[i], q: y[j]) = w[e]
+"""
+CYCLE = [[0, 1], [1, 2], [2, 3], [3, 4], [4, 0], [0, 2]]
+TREE = [[0, 1], [0, 2], [0, 3], [0, 4], [-1, -1], [-1, -1]]
+
+
+@pytest.mark.parametrize("edges", [CYCLE, TREE])
+@pytest.mark.parametrize("magnitude", [1e4, 1e6])
+def test_log_probabilities_beside_enumeration(edges: list[list[int]], magnitude: float) -> None:
+    """Every answer has a large score, and differs little from the others."""
+    model = em.compile(SPEC).fix(link=torch.tensor([edges]))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Multiples of 1/8 are numbers of float32 up to two millions.
+            parameter.copy_(magnitude + torch.randint(-8, 9, parameter.shape, generator=generator) / 8)
+        model.u[3, 1] = -torch.inf
+    truth = em.compile(SPEC).double().fix(link=torch.tensor([edges]))
+    truth.load_state_dict(model.state_dict())
+    answers = torch.randint(0, 3, (6, 5), generator=generator)
+    answers[2:4, 1::2] = -1
+    answers[5, 3] = 1
+    for labels in answers.unsqueeze(1):
+        wanted = truth.infer(using="enumerate").log_prob(y=labels)
+        for tracked in (False, True):
+            with torch.set_grad_enabled(tracked):
+                found = model.infer(using="exact").log_prob(y=labels)
+            assert found.dtype == torch.float32
+            torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    found = model.infer(using="exact").log_prob(y=answers[:1])
+    slopes = torch.autograd.grad(found.sum(), list(model.parameters()))
+    expected = torch.autograd.grad(
+        truth.infer(using="enumerate").log_prob(y=answers[:1]).sum(), list(truth.parameters())
+    )
+    for one, other in zip(slopes, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
