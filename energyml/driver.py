@@ -120,7 +120,7 @@ def _names_alone(kind: CardKind, text: str) -> tuple[Selection, ...] | None:
 
 def read_choice(kind: CardKind, text: str, model: CheckedModel | None = None) -> Selection:
     """Exactly one choice."""
-    made = read_choices(kind, text, model)
+    made = _names_alone(kind, text) or read_choices(kind, text, model)
     if len(made) != 1:
         raise EnergyError(f"expected one {kind}, found {len(made)} in `{text}`")
     return made[0]
