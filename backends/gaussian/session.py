@@ -93,7 +93,9 @@ class Field:
             given = self.problem.start
             start = given.get(self.variable.name) if given and system is self.system else None
             if start is not None:
-                start = system.inside(self.to_cells(start.detach()).reshape(system.form.sizes))
+                # An earlier answer may have failed: where it is no number, it is no better than zero.
+                finite = start.detach().nan_to_num(0, 0, 0)
+                start = system.inside(self.to_cells(finite).reshape(system.form.sizes))
             return self.methods(system).solution(system.rhs, start)
 
         found: tuple[Tensor, Outcome] = system.kept.once("solution", make)
