@@ -26,6 +26,7 @@ from energyml.plan.fields import MOST_OPERATIONS, direct
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Failed, Result, Status
+from energyml.transforms import seen
 
 LOG_2_PI = math.log(2 * math.pi)
 
@@ -425,7 +426,7 @@ _ANSWERS: Mapping[str, Callable[[FieldSession, Query], Result]] = {
 
 def _sound(x: Tensor, outcome: Outcome) -> Tensor:
     """Fields [B, M, N], NaN where the matrix of an example is not positive definite."""
-    if x.device.type == "cpu" and (outcome.is_fine() or bool(outcome.definite.all())):
+    if seen(x) and seen(outcome.definite) and (outcome.is_fine() or bool(outcome.definite.all())):
         return x
     return x.masked_fill(~outcome.definite[:, None, None], float("nan"))
 
