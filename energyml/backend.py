@@ -77,7 +77,11 @@ class Evidence:
                 if variable is not None and variable.readout is not None:
                     remedy += f"; `{name}` is read out of `{variable.readout.field}`, so observe that"
                 raise answers.fail("E0502", None, name=name, help=remedy)
-        sets = {name: one for name, one in evidence.items() if isinstance(one, Tensor) and one.dtype == torch.bool}
+        sets = {
+            name: one
+            for name, one in evidence.items()
+            if name in answers.counts and isinstance(one, Tensor) and one.dtype == torch.bool
+        }
         given = {name: one for name, one in evidence.items() if name not in sets} if sets else evidence
         found = answers.labels(given, batch)
         labels = {name: one for name, one in found.items() if name in answers.counts}

@@ -286,7 +286,7 @@ class EnergyModel(nn.Module):
 
     def score(self, *, lengths: LengthsLike | None = None, mask: MaskLike | None = None, **tensors: Tensor) -> Tensor:
         """[B]: the score of full answers; inputs and variables by name.  energy = -score."""
-        answer, inputs = self._complete(tensors, "`score` needs a label for every cell")
+        answer, inputs = self._complete(tensors, "`score` needs a label or a value for every cell")
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
         return self.problem_of(batch, Evidence()).score(self._answers.labels(answer, batch, full=True))
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backends.gaussian.bases import Base, spread
+from energyml.backend import QueryRefused
+from energyml.backends.gaussian.bases import Base, inverse_of, spread
 from energyml.bind.quadratic import QuadraticForm
+from energyml.transforms import readable
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ def list_blocks(ends: Tensor, weights: Tensor, count: int) -> Blocks:
     from networkx import Graph
     from networkx.utils import reverse_cuthill_mckee_ordering
 
+    if readable(ends) is None:
+        raise QueryRefused("`vmap` over edges would give each call a graph of its own; put them into the batch axis")
+    if readable(weights) is None:
+        weights = torch.ones(weights.shape, device=weights.device)  # whichever edges count, these are all of them
     places, band = [], 1
     for rows, weight in zip(ends.cpu(), weights.detach().cpu(), strict=True):
         graph: Graph[int] = Graph()
@@ -176,7 +182,7 @@ class Banded(Base):
         found: list[Tensor] = []
         for number in reversed(range(len(self.factors))):
             factor = self.factors[number]
-            own = torch.cholesky_inverse(factor)
+            own = inverse_of(factor)
             if covariance is not None:
                 step = torch.linalg.solve_triangular(factor, self.couplings[number], upper=False, left=False)
                 own = own + step.transpose(1, 2) @ covariance @ step

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from energyml.bind.quadratic import QuadraticForm
 from energyml.plan.fields import by_fourier
+from energyml.transforms import followed
 
 # Cells that are transformed at a time: what is made on the way stays in the cache.
 NEAR = 2**18
@@ -254,6 +255,13 @@ def spread(values: Tensor) -> Tensor:
     if values.shape[1] == 0:
         return values.new_ones(values.shape[0])
     return values.amax(1) / values.amin(1)
+
+
+def inverse_of(factor: Tensor) -> Tensor:
+    """[B, n, n]: the inverse of the matrices with these Cholesky factors."""
+    if followed():  # the forward derivative of `cholesky_inverse` is wrong (torch 2.13)
+        return torch.cholesky_solve(torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device), factor)
+    return torch.cholesky_inverse(factor)
 
 
 def _along(grid: Tensor, matrix: Tensor, axis: int) -> Tensor:

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from energyml.backends.gaussian.bases import spread
+from energyml.backends.gaussian.bases import inverse_of, spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.bind.quadratic import QuadraticForm
 
@@ -50,7 +50,7 @@ class Dense(Solver):
 
     def variances(self) -> tuple[Tensor, Tensor | None]:
         """The diagonal of the inverse."""
-        inverse = torch.cholesky_inverse(self._factored[0])
+        inverse = inverse_of(self._factored[0])
         return inverse.diagonal(dim1=1, dim2=2).reshape(*self.form.sizes), None
 
     def draws(self, count: int, normal: Normal) -> Tensor:

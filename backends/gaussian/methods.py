@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
+from energyml.backend import QueryRefused
 from energyml.backends.gaussian.banded import Banded, Blocks, grid_blocks, list_blocks
 from energyml.backends.gaussian.bases import Base, Diagonal, Transform
 from energyml.backends.gaussian.compiled import low_rank_solution
@@ -16,6 +17,7 @@ from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
 from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose
+from energyml.transforms import followed, forward_differentiated
 
 # Orders of lists of edges are looked for in Python, up to this many positions.
 LARGEST_LIST = 20_000
@@ -97,6 +99,9 @@ class Methods:
         """
         choice = self.choice("solve")
         assert choice is not None
+        if followed():  # by operations that transforms see through, on the form with gradients
+            x, outcome = self.solver(choice, attached=True).solve(rhs)
+            return x, replace(outcome, answer=x)
         if choice.method == "woodbury" and choice.base == "diagonal" and self.policy.settings.native:
             found = low_rank_solution(self.form, rhs)
             if found is not None:
@@ -105,6 +110,17 @@ class Methods:
 
     def solver(self, choice: Choice, *, attached: bool) -> Solver:
         """The solver of a choice, with or without gradients through its own algebra."""
+        if choice.method == "cg" and followed():
+            raise QueryRefused(
+                f"`{self.name}`: conjugate gradients are not followed by `torch.func` and forward differentiation; "
+                "`infer exact` is, where a direct method fits into its `memory`, and `backward` and "
+                "`torch.autograd.grad` differentiate any method, any number of times"
+            )
+        if choice.method == "woodbury" and forward_differentiated():
+            raise QueryRefused(
+                f"`{self.name}`: forward differentiation does not go through the Woodbury identity (torch has a wrong "
+                "derivative for what that needs); differentiate backward: `torch.func.grad`, `jacrev`, `backward`"
+            )
         key = (choice.method, choice.base, attached)
         if key not in self._made:
             # Conjugate gradients keep both forms, and iterate without gradients.

@@ -26,6 +26,7 @@ from energyml.plan.fields import MOST_OPERATIONS, direct
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Failed, Result, Status
+from energyml.transforms import seen
 
 LOG_2_PI = math.log(2 * math.pi)
 
@@ -93,7 +94,9 @@ class Field:
             given = self.problem.start
             start = given.get(self.variable.name) if given and system is self.system else None
             if start is not None:
-                start = system.inside(self.to_cells(start.detach()).reshape(system.form.sizes))
+                # An earlier answer may have failed: where it is no number, it is no better than zero.
+                finite = start.detach().nan_to_num(0, 0, 0)
+                start = system.inside(self.to_cells(finite).reshape(system.form.sizes))
             return self.methods(system).solution(system.rhs, start)
 
         found: tuple[Tensor, Outcome] = system.kept.once("solution", make)
@@ -423,7 +426,7 @@ _ANSWERS: Mapping[str, Callable[[FieldSession, Query], Result]] = {
 
 def _sound(x: Tensor, outcome: Outcome) -> Tensor:
     """Fields [B, M, N], NaN where the matrix of an example is not positive definite."""
-    if x.device.type == "cpu" and (outcome.is_fine() or bool(outcome.definite.all())):
+    if seen(x) and seen(outcome.definite) and (outcome.is_fine() or bool(outcome.definite.all())):
         return x
     return x.masked_fill(~outcome.definite[:, None, None], float("nan"))
 

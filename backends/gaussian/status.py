@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from energyml.backends.gaussian.cg import Trace, conjugate_gradients
 from energyml.backends.gaussian.solver import Outcome
 from energyml.bind.quadratic import QuadraticForm
+from energyml.transforms import followed, readable
 
 _STEPS = 64
 
@@ -46,9 +49,12 @@ def problem(
 ) -> tuple[bool, str] | None:
     """What is wrong with a solve, as (whether the answer is useless, message); `None` when it is fine.
 
-    Waits for the device.  The message names the first example that failed.
+    Waits for the device.  The message names the first example that failed; under `vmap`, where nobody can look, answers
+    that failed are NaN.
     """
-    if outcome.is_fine():
+    if followed() and any(one is not None and readable(one) is None for one in (rhs, outcome.definite, outcome.answer)):
+        return None
+    if outcome.is_fine() and math.isfinite(form.ridge.detach().sum()):  # an infinite ridge has finite answers: zeros
         return None
     finite = _every(rhs) & _finite(form)
     if not bool(finite.all()):

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from energyml.transforms import followed
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -146,6 +148,8 @@ class Stencil:
         """The coupling times a field; O(M N D)."""
         grid = self._on_grid(x)
         total = torch.zeros_like(grid)
+        if followed() and self.ends:  # `vmap` writes into what it maps over, and that may be the weights alone
+            total = torch.zeros_like(grid + self.weights[:, :1, :1].unflatten(2, [1] * len(self.shape)))
         for number, (first, second) in enumerate(self.ends):
             flow = (grid[first] - grid[second]) * self.weight(number, first)
             total[first] += flow
@@ -461,6 +465,8 @@ class _WithGram(Function):
 
 def with_gram(values: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors [B or 1, K, N], and [B or 1, K, K] their products with each other; O(N K²)."""
+    if followed():
+        return values, values @ values.transpose(1, 2)
     vectors, products = _WithGram.apply(values)  # type: ignore[no-untyped-call]
     return vectors, products
 

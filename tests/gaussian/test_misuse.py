@@ -60,6 +60,32 @@ def test_questions_that_a_field_cannot_answer(using: str) -> None:
     refused(lambda: case.model().infer(**{key: one.half() for key, one in inputs.items()}), "float32 or float64")
 
 
+def test_a_field_is_observed_by_numbers() -> None:
+    case = CASES["potts"]
+    inputs = case.inputs()
+    sets = torch.ones_like(inputs["u"], dtype=torch.bool)
+    refused(lambda: case.model().infer(**inputs, evidence={"s": sets}), "`s` holds no real numbers")
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_a_start_that_failed_is_as_good_as_none(bad: float) -> None:
+    case = CASES["potts"]
+    inputs = case.inputs()
+    start = {"s": torch.full_like(inputs["u"], bad)}
+    found = case.model().infer(**inputs, using="cg", start=start).mode["s"]
+    assert torch.equal(found, case.model().infer(**inputs, using="cg").mode["s"])
+
+
+@pytest.mark.parametrize("using", ["exact", "cg", "exact(engine: torch)"])
+@pytest.mark.parametrize("pair", ["potts(e)", "smooth(0.3)", "smooth(0.3) + lowrank(e)"])
+def test_an_infinite_ridge_is_not_finite(pair: str, using: str) -> None:
+    model = em.compile(f"{HEAD}\ninput r : real\ngaussian s {{ unary: u, pair: {pair}, ridge: r }}\n")
+    inputs = {key: one for key, one in CASES["potts"].inputs().items() if key in ("u", "e")}
+    posterior = model.infer(**inputs, r=torch.tensor([1.0, INF]), using=using)
+    for ask in (lambda: posterior.mode, lambda: posterior.log_partition):
+        refused(ask, "the ridge holds numbers that are not finite in example 1")
+
+
 def test_values_that_are_missing_may_be_anything_where_there_is_no_cell() -> None:
     case = CASES["smooth edges"]
     inputs = case.inputs()
