@@ -114,7 +114,7 @@ class Methods:
             raise QueryRefused(
                 f"`{self.name}`: conjugate gradients are not followed by `torch.func` and forward differentiation; "
                 "`infer exact` is, where a direct method fits into its `memory`, and `backward` and "
-                "`torch.autograd.grad` differentiate any method, any number of times"
+                "`torch.autograd.grad` differentiate any method"
             )
         if choice.method == "woodbury" and forward_differentiated():
             raise QueryRefused(
