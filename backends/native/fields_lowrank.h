@@ -10,105 +10,126 @@ namespace energyml {
 
 template <class T> constexpr int64_t PANEL = 2048 / static_cast<int64_t>(sizeof(T));           // columns
 template <class T> constexpr int64_t PITCH = PANEL<T> + 64 / static_cast<int64_t>(sizeof(T));  // from row to row of a copy
-template <class T> constexpr int64_t STEP = 2 * Lanes<T>::count;  // columns of a copy are filled up with zeros to a multiple of this
+template <class S> constexpr int64_t STEP = 2 * S::lanes;  // columns of a copy are filled up with zeros to a multiple of this
 
-template <class T> INLINE void copy_panel(const T* from, int64_t stride, int64_t rows, int64_t width, T* to) {
-    const int64_t whole = round_up(width, STEP<T>);
+template <class S, class T = Number<S>> INLINE void copy_panel(const T* from, int64_t stride, int64_t rows, int64_t width, T* to) {
+    const int64_t whole = round_up(width, STEP<S>);
     for (int64_t i = 0; i < rows; ++i) {
         const T* row = from + i * stride;
         T* out = to + i * PITCH<T>;
         int64_t n = 0;
-        for (; n + STEP<T> <= width; n += STEP<T>) {
+        for (; n + STEP<S> <= width; n += STEP<S>) {
             __builtin_prefetch(row + 2 * stride + n);  // rows are far apart: no hardware knows which comes next
-            store<T>(out + n, load<T>(row + n));
-            store<T>(out + n + Lanes<T>::count, load<T>(row + n + Lanes<T>::count));
+            write<S>(out + n, read<S>(row + n));
+            write<S>(out + n + S::lanes, read<S>(row + n + S::lanes));
         }
         for (; n < whole; ++n) out[n] = n < width ? row[n] : T{};
     }
 }
 
+// Lines of rows that are read next: asked for a few at a time, while others are worked on.
+class Ahead {
+  public:
+    // Some columns of `count` rows, asked for in as many calls.
+    template <class T>
+    INLINE Ahead(Rows<T> next, int64_t count, int64_t width, int64_t calls)
+        : row_(reinterpret_cast<const char*>(next.data)), stride_(next.stride * static_cast<int64_t>(sizeof(T))),
+          lines_(round_up(width * static_cast<int64_t>(sizeof(T)), LINE) / LINE), rows_(lines_ ? count : 0), each_(rows_ * lines_ / calls + 1) {}
+    INLINE void ask() {
+        for (int64_t k = 0; k < each_ && rows_; ++k) {
+            __builtin_prefetch(row_ + LINE * line_);
+            if (++line_ < lines_) continue;
+            line_ = 0;
+            row_ += stride_;
+            --rows_;
+        }
+    }
+
+  private:
+    static constexpr int64_t LINE = 64;
+    const char* row_;
+    int64_t stride_, lines_, rows_, each_, line_ = 0;
+};
+
 // out[r] = sum over j of factors[j, r] rows[j] for R rows out of a panel; `add`: on top of what is there.  Where a copy is
 // wanted, the rows go there on the way, which costs little beside the products.
-template <class T, int R, bool COPY>
+template <class S, int R, bool COPY, class T = Number<S>>
 INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead, T* copy) {
-    constexpr int lanes = Lanes<T>::count;
-    for (int64_t n = 0; n < width; n += STEP<T>) {
+    for (int64_t n = 0; n < width; n += STEP<S>) {
         ahead.ask();
-        V<T> total[R][2];
+        Vector<S> total[R][2];
         for (int r = 0; r < R; ++r)
-            for (int k = 0; k < 2; ++k) total[r][k] = add ? load<T>(out + r * stride + n + k * lanes) : V<T>{};
+            for (int k = 0; k < 2; ++k) total[r][k] = add ? read<S>(out + r * stride + n + k * S::lanes) : Vector<S>{};
         for (int64_t j = 0; j < count; ++j) {
-            const V<T> first = load<T>(rows[j] + n), second = load<T>(rows[j] + n + lanes);
+            const Vector<S> first = read<S>(rows[j] + n), second = read<S>(rows[j] + n + S::lanes);
             if constexpr (COPY) {
-                store<T>(copy + j * PITCH<T> + n, first);
-                store<T>(copy + j * PITCH<T> + n + lanes, second);
+                write<S>(copy + j * PITCH<T> + n, first);
+                write<S>(copy + j * PITCH<T> + n + S::lanes, second);
             }
             for (int r = 0; r < R; ++r) {
-                const V<T> factor = all<T>(factors[j][r]);
+                const Vector<S> factor = every<S>(factors[j][r]);
                 total[r][0] += factor * first;
                 total[r][1] += factor * second;
             }
         }
         for (int r = 0; r < R; ++r)
-            for (int k = 0; k < 2; ++k) store<T>(out + r * stride + n + k * lanes, total[r][k]);
+            for (int k = 0; k < 2; ++k) write<S>(out + r * stride + n + k * S::lanes, total[r][k]);
     }
 }
 
 // The same for any number of rows, a few at a time, about equally many: few would wait for their own sums.  `width` is a multiple of STEP.
 // A copy is made by the first of them, and read by the others.
-constexpr int64_t TOGETHER = 6;
-template <class T, bool COPY> INLINE void
+template <class S, bool COPY, int R = S::together, class T = Number<S>> INLINE void
 combine_some(int64_t outs, Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead, T* copy) {
-    switch (outs) {
-        case 1: return combine_rows<T, 1, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
-        case 2: return combine_rows<T, 2, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
-        case 3: return combine_rows<T, 3, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
-        case 4: return combine_rows<T, 4, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
-        case 5: return combine_rows<T, 5, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
-        default: return combine_rows<T, TOGETHER, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
-    }
+    if constexpr (R > 1)
+        if (outs < R) return combine_some<S, COPY, R - 1>(outs, factors, rows, count, width, out, stride, add, ahead, copy);
+    combine_rows<S, R, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
 }
-template <class T, bool COPY = false>
+template <class S, bool COPY = false, class T = Number<S>>
 INLINE void combine(Rows<T> factors, int64_t outs, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead,
                     T* copy = nullptr) {
-    int64_t r = 0, sweeps = (outs + TOGETHER - 1) / TOGETHER;
+    int64_t r = 0, sweeps = (outs + S::together - 1) / S::together;
     if constexpr (COPY) {
         r = (outs + sweeps - 1) / sweeps;
         --sweeps;
-        combine_some<T, true>(r, factors, rows, count, width, out, stride, add, ahead, copy);
+        combine_some<S, true>(r, factors, rows, count, width, out, stride, add, ahead, copy);
         rows = {copy, PITCH<T>};
     }
     for (int64_t now; r < outs; r += now, --sweeps) {
         now = (outs - r + sweeps - 1) / sweeps;
-        combine_some<T, false>(now, {factors.data + r, factors.stride}, rows, count, width, out + r * stride, stride, add, ahead, copy);
+        combine_some<S, false>(now, {factors.data + r, factors.stride}, rows, count, width, out + r * stride, stride, add, ahead, copy);
     }
 }
 
-// out[c] -= factors[c, 0] rows[0] + ... for C fields and Q rows.
-template <class T, int C, int Q> INLINE void subtract_rows(Rows<T> factors, Rows<T> rows, int64_t width, T* out) {
-    constexpr int lanes = Lanes<T>::count;
-    V<T> by[C][Q];
+// out[c] = from[c] - factors[c, 0] rows[0] - ... for C fields and Q rows; fields and rows are equally far apart.
+template <class S, int C, int Q, class T = Number<S>> INLINE void subtract_rows(Rows<T> factors, Rows<T> rows, int64_t width, const T* from, T* out) {
+    Vector<S> by[C][Q];
     for (int c = 0; c < C; ++c)
-        for (int q = 0; q < Q; ++q) by[c][q] = all<T>(factors[c][q]);
+        for (int q = 0; q < Q; ++q) by[c][q] = every<S>(factors[c][q]);
     int64_t n = 0;
-    for (; n + lanes <= width; n += lanes) {
-        V<T> row[Q];
-        for (int q = 0; q < Q; ++q) row[q] = load<T>(rows[q] + n);
+    for (; n + S::lanes <= width; n += S::lanes) {
+        Vector<S> row[Q];
+        for (int q = 0; q < Q; ++q) row[q] = read<S>(rows[q] + n);
         for (int c = 0; c < C; ++c) {
-            V<T> left = load<T>(out + c * PITCH<T> + n);
+            Vector<S> left = read<S>(from + c * rows.stride + n);
             for (int q = 0; q < Q; ++q) left -= by[c][q] * row[q];
-            store<T>(out + c * PITCH<T> + n, left);
+            write<S>(out + c * rows.stride + n, left);
         }
     }
     for (; n < width; ++n)
-        for (int c = 0; c < C; ++c)
-            for (int q = 0; q < Q; ++q) out[c * PITCH<T> + n] -= factors[c][q] * rows[q][n];
+        for (int c = 0; c < C; ++c) {
+            T left = from[c * rows.stride + n];
+            for (int q = 0; q < Q; ++q) left -= factors[c][q] * rows[q][n];
+            out[c * rows.stride + n] = left;
+        }
 }
 
-template <class T, int Q> INLINE void subtract_from_all(Rows<T> factors, int64_t fields, Rows<T> rows, int64_t width, T* out) {
+template <class S, int Q, class T = Number<S>>
+INLINE void subtract_from_all(Rows<T> factors, int64_t fields, Rows<T> rows, int64_t width, const T* from, T* out) {
     int64_t c = 0;
-    for (; c + 2 <= fields; c += 2) subtract_rows<T, 2, Q>({factors[c], factors.stride}, rows, width, out + c * PITCH<T>);
-    if (c < fields) subtract_rows<T, 1, Q>({factors[c], factors.stride}, rows, width, out + c * PITCH<T>);
+    for (; c + 2 <= fields; c += 2)
+        subtract_rows<S, 2, Q>({factors[c], factors.stride}, rows, width, from + c * rows.stride, out + c * rows.stride);
+    if (c < fields) subtract_rows<S, 1, Q>({factors[c], factors.stride}, rows, width, from + c * rows.stride, out + c * rows.stride);
 }
 
 // Fields [rows, N] of one or more examples, and the vectors that they share.
@@ -126,35 +147,38 @@ template <class T> int64_t measure_room(int64_t rank) { return (rank + JOINED) *
 
 // Products of the vectors with the fields on some columns, into rows of `sums`, and with each other (upper half), into the rows behind them.
 // The first products of vectors with others copy them to the panel.
-template <class T> INLINE void measure(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* sums) {
+template <class S, class T = Number<S>> INLINE void measure(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* sums) {
     const int64_t rank = given.rank, stride = padded(rank), joined = std::min(given.rows, JOINED), apart = given.rows - joined;
     T* const copies = room + joined * PITCH<T>;
     const Rows<T> panel{room, PITCH<T>}, vectors{copies, PITCH<T>};
     for (int64_t n = from; n < to; n += PANEL<T>) {
-        const int64_t width = std::min(PANEL<T>, to - n), filled = round_up(width, STEP<T>);
+        const int64_t width = std::min(PANEL<T>, to - n), filled = round_up(width, STEP<S>);
         const Rows<T> source = given.vectors_from(n), fields{given.fields.data + n, given.fields.stride};
-        const Triangle<T> all{vectors, panel, rank, joined, filled, sums + apart * stride, stride};
-        Ahead ahead(given.vectors_from(n + width), rank, std::min(PANEL<T>, to - n - width), tiles_of_triangle(rank));
-        copy_panel<T>(fields[apart], fields.stride, joined, width, room);
+        const Triangle<S> all{vectors, panel, rank, joined, filled, sums + apart * stride, stride};
+        Next<T> next(given.vectors_from(n + width), n + width < to ? rank : 0);
+        copy_panel<S>(fields[apart], fields.stride, joined, width, room);
         for (int64_t i = 0; i < rank; i += LEFT) {
-            const int64_t high = std::min<int64_t>(LEFT, rank - i);
-            const bool at_once = joined + i >= RIGHT && high == LEFT && filled == width;
+            const int64_t high = std::min<int64_t>(LEFT, rank - i), first = std::min<int64_t>(2, joined + i);
+            const bool at_once = first == 2 && high == LEFT && filled == width;
             if (at_once)
-                dots<T, LEFT, RIGHT, true>({source[i], source.stride}, panel, width, all.out + i, stride, {copies + i * PITCH<T>, PITCH<T>});
+                dots<S, LEFT, 2, 0, true>({source[i], source.stride}, panel, width, all.out + i, stride, {}, {copies + i * PITCH<T>, PITCH<T>});
             else
-                copy_panel<T>(source[i], source.stride, high, width, copies + i * PITCH<T>);
-            all.add(i, at_once ? RIGHT : 0, [&]() __attribute__((always_inline)) { ahead.ask(); });
-            add_products<T>({vectors[i], PITCH<T>}, high, fields, apart, width, sums + i, stride);
+                copy_panel<S>(source[i], source.stride, high, width, copies + i * PITCH<T>);
+            all.add(i, at_once ? first : 0, next);
+            add_products<S>({vectors[i], PITCH<T>}, high, fields, apart, width, sums + i, stride);
         }
     }
 }
 
-// The former alone, a few vectors at a time from end to end: memory is read in its order.
-template <class T> INLINE void measure_fields(const Coupled<T>& given, int64_t from, int64_t to, double* products) {
+// The former alone, a few vectors at a time from end to end: memory is read in its order, and asked for a panel ahead.
+template <class S, class T = Number<S>> INLINE void measure_fields(const Coupled<T>& given, int64_t from, int64_t to, double* products) {
     for (int64_t i = 0; i < given.rank; i += LEFT)
-        for (int64_t n = from; n < to; n += PANEL<T>)
-            add_products<T>({given.vectors[i] + n, given.vectors.stride}, std::min<int64_t>(LEFT, given.rank - i),
-                            {given.fields.data + n, given.fields.stride}, given.rows, std::min(PANEL<T>, to - n), products + i, padded(given.rank));
+        for (int64_t n = from; n < to; n += PANEL<T>) {
+            const Rows<T> next = n + PANEL<T> < to ? given.vectors_from(n + PANEL<T>) : Rows<T>{given.vectors[LEFT] + from, given.vectors.stride};
+            add_products<S, LEFT>({given.vectors[i] + n, given.vectors.stride}, std::min<int64_t>(LEFT, given.rank - i),
+                                  {given.fields.data + n, given.fields.stride}, given.rows, std::min(PANEL<T>, to - n), products + i,
+                                  padded(given.rank), {next[i], next.stride});
+        }
 }
 
 // What (rhs - Aᵀ inner) is multiplied by: `scale`, and 1 where a position is not present.
@@ -165,37 +189,40 @@ template <class T> struct Inverse {
 };
 
 // Numbers of a panel times that; 0 when all of them are finite, and not a number otherwise.
-template <class T> INLINE T rescale_panel(const T* __restrict from, int64_t n, int64_t width, const Inverse<T>& by, T* __restrict to) {
+template <class T> INLINE T rescale(T* numbers, int64_t n, int64_t width, const Inverse<T>& by) {
     constexpr int lanes = Lanes<T>::count;
     V<T> zeros{};
     T rest{};
     int64_t k = 0;
     if (!by.present)
         for (; k + lanes <= width; k += lanes) {
-            const V<T> found = load<T>(from + k) * by.scale;
-            store<T>(to + k, found);
+            const V<T> found = load<T>(numbers + k) * by.scale;
+            store<T>(numbers + k, found);
             zeros += found * static_cast<T>(0);
         }
     for (; k < width; ++k) {
-        to[k] = from[k] * (by.present ? by[n + k] : by.scale);
-        rest += to[k] * static_cast<T>(0);
+        numbers[k] *= by.present ? by[n + k] : by.scale;
+        rest += numbers[k] * static_cast<T>(0);
     }
     return rest + horizontal_sum<T>(zeros);
 }
 
 // out = (rhs - Aᵀ inner) * inverse on some columns, for the fields of one example; inner [rows, K].  Whether all of it is finite.
-template <class T>
-INLINE bool finish(const Coupled<T>& given, Rows<T> inner, const Inverse<T>& by, int64_t from, int64_t to, T* room, T* out) {
+// A few vectors at a time, on columns as many as leave the fields in the nearest cache: memory is read in its order.
+template <class S, class T = Number<S>>
+INLINE bool finish(const Coupled<T>& given, Rows<T> inner, const Inverse<T>& by, int64_t from, int64_t to, T* out) {
+    constexpr int64_t columns = 4 * PANEL<T>;
+    const int64_t rows = given.rows, stride = given.vectors.stride;
     T zeros{};
-    for (int64_t n = from; n < to; n += PANEL<T>) {
-        const int64_t width = std::min(PANEL<T>, to - n), rows = given.rows;
-        copy_panel<T>(given.fields.data + n, given.fields.stride, rows, width, room);
+    for (int64_t n = from; n < to; n += columns) {
+        const int64_t width = std::min(columns, to - n);
+        const T* before = given.fields.data + n;
         int64_t k = 0;
-        for (; k + 4 <= given.rank; k += 4)
-            subtract_from_all<T, 4>({inner.data + k, inner.stride}, rows, {given.vectors[k] + n, given.vectors.stride}, width, room);
-        for (; k < given.rank; ++k)
-            subtract_from_all<T, 1>({inner.data + k, inner.stride}, rows, {given.vectors[k] + n, given.vectors.stride}, width, room);
-        for (int64_t c = 0; c < rows; ++c) zeros += rescale_panel<T>(room + c * PITCH<T>, n, width, by, out + c * given.fields.stride + n);
+        for (; k + 4 <= given.rank; k += 4, before = out + n)
+            subtract_from_all<S, 4>({inner.data + k, inner.stride}, rows, {given.vectors[k] + n, stride}, width, before, out + n);
+        for (; k < given.rank; ++k, before = out + n)
+            subtract_from_all<S, 1>({inner.data + k, inner.stride}, rows, {given.vectors[k] + n, stride}, width, before, out + n);
+        for (int64_t c = 0; c < rows; ++c) zeros += rescale<T>(out + c * stride + n, n, width, by);
     }
     return zeros == 0;
 }
@@ -243,34 +270,35 @@ template <class T> INLINE double finish_adjoint(const Slope<T>& to_do, int64_t n
 }
 
 // The adjoint on some columns, the gradient of the vectors there, and the sum of adjoint times solution.
-template <class T> INLINE double slope(const Slope<T>& to_do, int64_t from, int64_t to, T* room) {
+template <class S, class T = Number<S>> INLINE double slope(const Slope<T>& to_do, int64_t from, int64_t to, T* room) {
     const Coupled<T>& given = to_do.given;
     const int64_t rank = given.rank, rows = given.rows, count = to_do.extra + 2 * rows, stride = given.vectors.stride;
     const int64_t made = to_do.extra == rank ? 0 : to_do.extra;
-    const int64_t sweeps = (made + rows + TOGETHER - 1) / TOGETHER + (to_do.vectors ? (rank + TOGETHER - 1) / TOGETHER : 0);
+    const int64_t sweeps = (made + rows + S::together - 1) / S::together, calls = sweeps + (to_do.vectors ? (rank + S::together - 1) / S::together : 0);
+    const bool read_again = sweeps > 1 || made < to_do.extra;  // the vectors, after the first rows are made of them
     // Rows that are combined lie side by side: those made, adjoint, solution; or adjoint, solution, vectors.
     T *adjoint = room + rank * PITCH<T>, *solution = adjoint + rows * PITCH<T>, *vectors = solution + rows * PITCH<T>;
     T *first = adjoint - made * PITCH<T>, *out = vectors + rank * PITCH<T>;
     double total = 0;
     for (int64_t n = from; n < to; n += PANEL<T>) {
-        const int64_t width = std::min(PANEL<T>, to - n), filled = round_up(width, STEP<T>);
+        const int64_t width = std::min(PANEL<T>, to - n), filled = round_up(width, STEP<S>);
         const bool whole = filled == width;
-        copy_panel<T>(to_do.solution + n, given.fields.stride, rows, width, solution);
-        Ahead ahead(given.vectors_from(n + width), rank, std::min(PANEL<T>, to - n - width), sweeps * filled / STEP<T>);
-        if (whole) {
-            combine<T, true>(to_do.makers, made + rows, given.vectors_from(n), rank, width, first, PITCH<T>, false, ahead, vectors);
-        } else {
-            copy_panel<T>(given.vectors.data + n, stride, rank, width, vectors);
-            combine<T>(to_do.makers, made + rows, {vectors, PITCH<T>}, rank, filled, first, PITCH<T>, false, ahead);
-        }
+        copy_panel<S>(to_do.solution + n, given.fields.stride, rows, width, solution);
+        Ahead ahead(given.vectors_from(n + width), rank, std::min(PANEL<T>, to - n - width), calls * filled / STEP<S>);
+        if (!whole) copy_panel<S>(given.vectors.data + n, stride, rank, width, vectors);
+        const Rows<T> source = whole ? given.vectors_from(n) : Rows<T>{vectors, PITCH<T>};
+        if (whole && read_again)
+            combine<S, true>(to_do.makers, made + rows, source, rank, width, first, PITCH<T>, false, ahead, vectors);
+        else
+            combine<S>(to_do.makers, made + rows, source, rank, filled, first, PITCH<T>, false, ahead);
         total += finish_adjoint<T>(to_do, n, width, adjoint, solution);
         if (!to_do.vectors) continue;
         T* target = to_do.vectors + n;
         if (whole) {
-            combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, stride, to_do.add, ahead);
+            combine<S>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, stride, to_do.add, ahead);
             continue;
         }
-        combine<T>(to_do.factors, rank, {first, PITCH<T>}, count, filled, out, PITCH<T>, false, ahead);
+        combine<S>(to_do.factors, rank, {first, PITCH<T>}, count, filled, out, PITCH<T>, false, ahead);
         for (int64_t i = 0; i < rank; ++i)
             for (int64_t k = 0; k < width; ++k) {
                 T& here = target[i * stride + k];
@@ -280,28 +308,37 @@ template <class T> INLINE double slope(const Slope<T>& to_do, int64_t from, int6
     return total;
 }
 
-template <class T> struct Passes;
+// The entry points, for each shape that the machine may want.
+template <class T> struct Passes {
+    void (*measure)(const Coupled<T>&, int64_t, int64_t, T*, double*);
+    void (*measure_fields)(const Coupled<T>&, int64_t, int64_t, double*);
+    bool (*finish)(const Coupled<T>&, Rows<T>, const Inverse<T>&, int64_t, int64_t, T*);
+    double (*slope)(const Slope<T>&, int64_t, int64_t, T*);
+};
+#define PASSES_OF(TARGETS, SHAPE, T, NAME)                                                                                                   \
+    TARGETS void measure_##NAME(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* sums) {                                  \
+        measure<SHAPE<T>>(given, from, to, room, sums);                                                                                      \
+    }                                                                                                                                        \
+    TARGETS void measure_fields_##NAME(const Coupled<T>& given, int64_t from, int64_t to, double* products) {                                \
+        measure_fields<SHAPE<T>>(given, from, to, products);                                                                                 \
+    }                                                                                                                                        \
+    TARGETS bool finish_##NAME(const Coupled<T>& given, Rows<T> inner, const Inverse<T>& by, int64_t from, int64_t to, T* out) {             \
+        return finish<Narrow<T>>(given, inner, by, from, to, out);                                                                           \
+    }                                                                                                                                        \
+    TARGETS double slope_##NAME(const Slope<T>& to_do, int64_t from, int64_t to, T* room) { return slope<SHAPE<T>>(to_do, from, to, room); } \
+    constexpr Passes<T> NAME{measure_##NAME, measure_fields_##NAME, finish_##NAME, slope_##NAME};
 
-// The entry points, cloned for each instruction set by the compiler.
-#define PASSES_OF(T, NAME)                                                                                                                   \
-    DISPATCH void measure_##NAME(const Coupled<T>& given, int64_t from, int64_t to, T* room, double* sums) {                               \
-        measure<T>(given, from, to, room, sums);                                                                                  \
-    }                                                                                                                                        \
-    DISPATCH void measure_fields_##NAME(const Coupled<T>& given, int64_t from, int64_t to, double* products) {                              \
-        measure_fields<T>(given, from, to, products);                                                                                       \
-    }                                                                                                                                        \
-    DISPATCH bool finish_##NAME(const Coupled<T>& given, Rows<T> inner, const Inverse<T>& by, int64_t from, int64_t to, T* room, T* out) { \
-        return finish<T>(given, inner, by, from, to, room, out);                                                                                   \
-    }                                                                                                                                        \
-    DISPATCH double slope_##NAME(const Slope<T>& to_do, int64_t from, int64_t to, T* room) { return slope<T>(to_do, from, to, room); }      \
-    template <> struct Passes<T> {                                                                                                           \
-        static constexpr auto measure = measure_##NAME;                                                                                      \
-        static constexpr auto measure_fields = measure_fields_##NAME;                                                                        \
-        static constexpr auto finish = finish_##NAME;                                                                                        \
-        static constexpr auto slope = slope_##NAME;                                                                                          \
-    };
-
-PASSES_OF(float, f32)
-PASSES_OF(double, f64)
+PASSES_OF(DISPATCH, Narrow, float, narrow_floats)
+PASSES_OF(DISPATCH, Narrow, double, narrow_doubles)
+#ifdef WIDE_TARGET
+PASSES_OF(WIDE_TARGET, Wide, float, wide_floats)
+PASSES_OF(WIDE_TARGET, Wide, double, wide_doubles)
+inline const bool WIDE_TARGET_RUNS = __builtin_cpu_supports("x86-64-v4");
+inline const Passes<float>& passes_for(float) { return WIDE_TARGET_RUNS ? wide_floats : narrow_floats; }
+inline const Passes<double>& passes_for(double) { return WIDE_TARGET_RUNS ? wide_doubles : narrow_doubles; }
+#else
+inline const Passes<float>& passes_for(float) { return narrow_floats; }
+inline const Passes<double>& passes_for(double) { return narrow_doubles; }
+#endif
 
 }  // namespace energyml

@@ -1,163 +1,12 @@
-// Small symmetric matrices in double precision, and the products of rows that everything about low-rank couplings is made of.
+// Small symmetric matrices in double precision.
 // Matrices [K, K] have rows of `padded(K)` numbers, those behind the last one zero.
 #pragma once
 
-#include "simd.h"
+#include "fields_rows.h"
 
 namespace energyml {
 
-inline int64_t padded(int64_t count) { return round_up(count, Lanes<double>::count); }
-
-// The sums of four vectors: neighbours are added, then pairs, then halves.
-INLINE V<double> four_sums(const V<float>* v) {
-    typedef int32_t M __attribute__((vector_size(32)));
-    const M even{0, 8, 2, 10, 4, 12, 6, 14}, odd{1, 9, 3, 11, 5, 13, 7, 15}, low{0, 1, 8, 9, 4, 5, 12, 13}, high{2, 3, 10, 11, 6, 7, 14, 15};
-    const V<float> first = __builtin_shuffle(v[0], v[1], even) + __builtin_shuffle(v[0], v[1], odd);
-    const V<float> second = __builtin_shuffle(v[2], v[3], even) + __builtin_shuffle(v[2], v[3], odd);
-    const V<float> both = __builtin_shuffle(first, second, low) + __builtin_shuffle(first, second, high);
-    const Half* halves = reinterpret_cast<const Half*>(&both);
-    return __builtin_convertvector(halves[0] + halves[1], V<double>);
-}
-INLINE V<double> four_sums(const V<double>* v) {
-    typedef int64_t M __attribute__((vector_size(32)));
-    const M even{0, 4, 2, 6}, odd{1, 5, 3, 7}, low{0, 1, 4, 5}, high{2, 3, 6, 7};
-    const V<double> first = __builtin_shuffle(v[0], v[1], even) + __builtin_shuffle(v[0], v[1], odd);
-    const V<double> second = __builtin_shuffle(v[2], v[3], even) + __builtin_shuffle(v[2], v[3], odd);
-    return __builtin_shuffle(first, second, low) + __builtin_shuffle(first, second, high);
-}
-
-// Rows of equal length at equal distances.
-template <class T> struct Rows {
-    const T* data;
-    int64_t stride;
-    INLINE const T* operator[](int64_t number) const { return data + number * stride; }
-};
-
-// Rows that are read next: asked for a few lines at a time, while others are worked on, so that nobody waits for memory.
-class Ahead {
-  public:
-    // Some columns of `count` rows, asked for in as many calls.
-    template <class T>
-    INLINE Ahead(Rows<T> next, int64_t count, int64_t width, int64_t calls)
-        : row_(reinterpret_cast<const char*>(next.data)), stride_(next.stride * static_cast<int64_t>(sizeof(T))),
-          lines_(round_up(width * static_cast<int64_t>(sizeof(T)), LINE) / LINE), rows_(lines_ ? count : 0), each_(rows_ * lines_ / calls + 1) {}
-    INLINE void ask() {
-        for (int64_t k = 0; k < each_ && rows_; ++k) {
-            __builtin_prefetch(row_ + LINE * line_);
-            if (++line_ < lines_) continue;
-            line_ = 0;
-            row_ += stride_;
-            --rows_;
-        }
-    }
-
-  private:
-    static constexpr int64_t LINE = 64;
-    const char* row_;
-    int64_t stride_, lines_, rows_, each_, line_ = 0;
-};
-
-// The products of I rows with J rows, by the latter: twelve accumulators at most, which every instruction set has registers for.  Where a
-// `copy` is given, the I rows are copied there on the way, which costs nothing beside the products; their length is whole vectors then.
-constexpr int LEFT = 4, RIGHT = 3;
-
-template <class T> struct Copied {
-    T* data = nullptr;
-    int64_t stride = 0;
-};
-
-template <class T, int I, int J, bool COPY = false>
-INLINE void dots(Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride, Copied<T> copy = {}) {
-    constexpr int lanes = Lanes<T>::count;
-    V<T> total[J][LEFT];
-    for (int j = 0; j < J; ++j)
-        for (int i = 0; i < LEFT; ++i) total[j][i] = V<T>{};
-    int64_t n = 0;
-    for (; n + lanes <= length; n += lanes) {
-        V<T> left[I];
-        for (int i = 0; i < I; ++i) left[i] = load<T>(x[i] + n);
-        if constexpr (COPY)
-            for (int i = 0; i < I; ++i) store<T>(copy.data + i * copy.stride + n, left[i]);
-        for (int j = 0; j < J; ++j) {
-            const V<T> right = load<T>(y[j] + n);
-            for (int i = 0; i < I; ++i) total[j][i] += left[i] * right;
-        }
-    }
-    for (int j = 0; j < J; ++j) store<double>(out + j * stride, load<double>(out + j * stride) + four_sums(total[j]));
-    for (; n < length; ++n)
-        for (int j = 0; j < J; ++j)
-            for (int i = 0; i < I; ++i) out[j * stride + i] += static_cast<double>(x[i][n] * y[j][n]);
-}
-
-// The products of four rows with those among them that do not come later: out[j, i] for j <= i.  Of whole vectors.
-template <class T> INLINE void dots_within(Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
-    constexpr int lanes = Lanes<T>::count;
-    V<T> total[LEFT][LEFT];
-    for (int j = 0; j < LEFT; ++j)
-        for (int i = 0; i < LEFT; ++i) total[j][i] = V<T>{};
-    for (int64_t n = 0; n < length; n += lanes) {
-        V<T> left[LEFT];
-        for (int i = 0; i < LEFT; ++i) left[i] = load<T>(x[i] + n);
-        for (int j = 0; j < LEFT; ++j) {
-            const V<T> right = load<T>(y[j] + n);
-            for (int i = j; i < LEFT; ++i) total[j][i] += left[i] * right;
-        }
-    }
-    for (int j = 0; j < LEFT; ++j) store<double>(out + j * stride, load<double>(out + j * stride) + four_sums(total[j]));
-}
-
-template <class T, int I> INLINE void dots_of(int count, Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
-    switch (count) {
-        case 1: return dots<T, I, 1>(x, y, length, out, stride);
-        case 2: return dots<T, I, 2>(x, y, length, out, stride);
-        default: return dots<T, I, 3>(x, y, length, out, stride);
-    }
-}
-
-// out[j, i] += x[i] . y[j] for some rows of both; zero is added behind the last i, up to a whole vector.
-template <class T> INLINE void tile(int rows, int columns, Rows<T> x, Rows<T> y, int64_t length, double* out, int64_t stride) {
-    switch (rows) {
-        case 1: return dots_of<T, 1>(columns, x, y, length, out, stride);
-        case 2: return dots_of<T, 2>(columns, x, y, length, out, stride);
-        case 3: return dots_of<T, 3>(columns, x, y, length, out, stride);
-        default: return dots_of<T, 4>(columns, x, y, length, out, stride);
-    }
-}
-
-// About how many tiles a triangle has.
-inline int64_t tiles_of_triangle(int64_t rows) { return std::max<int64_t>(1, rows * rows / (2 * LEFT * RIGHT)); }
-
-// out[j, i] += x[i] . y[j] for LEFT rows i, or fewer at the end, and all j <= before + i but those that are done; some of the others are
-// written too.  `each` is called before each tile.
-template <class T> struct Triangle {
-    Rows<T> x, y;
-    int64_t rows, before, length;
-    double* out;
-    int64_t stride;
-
-    template <class Each> INLINE void add(int64_t i, int64_t done, Each each) const {
-        const int64_t high = std::min<int64_t>(LEFT, rows - i);
-        const bool within = high == LEFT && length % Lanes<T>::count == 0;
-        const int64_t until = before + i + (within ? 0 : high);
-        for (int64_t j = done, wide; j < until; j += wide) {
-            each();
-            wide = until - j == RIGHT + 1 ? 2 : std::min<int64_t>(RIGHT, until - j);  // one row alone would wait for its own sums
-            tile<T>(high, wide, {x[i], x.stride}, {y[j], y.stride}, length, out + j * stride + i, stride);
-        }
-        if (!within) return;
-        each();
-        dots_within<T>({x[i], x.stride}, {y[until], y.stride}, length, out + until * stride + i, stride);
-    }
-};
-
-// out[j, i] += x[i] . y[j] for all rows of both: products of fields y with vectors x, by field.
-template <class T> INLINE void add_products(Rows<T> x, int64_t rows, Rows<T> y, int64_t fields, int64_t length, double* out, int64_t stride) {
-    for (int64_t i = 0; i < rows; i += LEFT)
-        for (int64_t j = 0; j < fields; j += RIGHT) {
-            const int64_t high = std::min<int64_t>(LEFT, rows - i), wide = std::min<int64_t>(RIGHT, fields - j);
-            tile<T>(high, wide, {x[i], x.stride}, {y[j], y.stride}, length, out + j * stride + i, stride);
-        }
-}
+inline int64_t padded(int64_t count) { return round_up(count, 8); }
 
 // Four rows of four numbers, turned.
 INLINE void transpose(V<double>* v) {
@@ -188,8 +37,9 @@ INLINE void mirror(double* matrix, int64_t size) {
 DISPATCH void symmetric_product(const double* x, const double* y, int64_t size, double* out) {
     const int64_t stride = padded(size);
     std::fill(out, out + size * stride, 0.0);
-    const Triangle<double> all{{x, stride}, {y, stride}, size, 0, stride, out, stride};
-    for (int64_t i = 0; i < size; i += LEFT) all.add(i, 0, [] {});
+    const Triangle<Narrow<double>> all{{x, stride}, {y, stride}, size, 0, stride, out, stride};
+    NoneNext<double> none;
+    for (int64_t i = 0; i < size; i += LEFT) all.add(i, 0, none);
     for (int64_t i = 0; i < size; ++i) std::fill(out + i * stride + size, out + (i + 1) * stride, 0.0);
     mirror(out, size);
 }

@@ -205,9 +205,9 @@ void measure_all(const Shares<T>& shares, const Coupled<T>& given, int64_t own, 
         double* mine = sums + part * size;
         const int64_t from = shares.parts.from(part), to = shares.parts.to(part);
         if (gram)
-            Passes<T>::measure(given, from, to, rooms[thread], mine);
+            passes_for(T{}).measure(given, from, to, rooms[thread], mine);
         else
-            Passes<T>::measure_fields(given, from, to, mine);
+            passes_for(T{}).measure_fields(given, from, to, mine);
     });
     for (int64_t part = 1; part < shares.parts.count; ++part)
         for (int64_t i = 0; i < size; ++i) sums[i] += sums[part * size + i];
@@ -232,8 +232,7 @@ template <class T> double woodbury_forward(const LowRank<T>& batch, const T* rhs
     const Shares<T> shares(batch);
     const int64_t rank = batch.rank, pitch = batch.pitch(), field = batch.channels * batch.positions, keeps = Capacities::size(rank, batch.channels);
     const int64_t together = batch.of_group(), rows = together * batch.channels * pitch;
-    const int64_t passes = std::max(measure_room<T>(rank), batch.channels * PITCH<T>);
-    const Rooms<T> rooms(shares.all(), passes + batch.channels * rank);
+    const Rooms<T> rooms(shares.all(), measure_room<T>(rank) + batch.channels * rank);
     const Rooms<double> sums(shares.outer, shares.parts.count * (rank * pitch + rows) + rows);
     std::vector<uint8_t> fine(batch.examples, 1);
     in_large_pages(x, batch.examples * field * sizeof(T));
@@ -254,13 +253,13 @@ template <class T> double woodbury_forward(const LowRank<T>& batch, const T* rhs
                 std::fill(out, out + field, std::numeric_limits<T>::quiet_NaN());
                 continue;
             }
-            T* inner = rooms[own] + passes;
+            T* inner = rooms[own] + measure_room<T>(rank);
             solve_small<T>(batch, mine, products + e * batch.channels * pitch, inner, mine.seen());
             const Inverse<T> by{static_cast<T>(1 / mine.ridge()), batch.present ? batch.present + example * batch.positions : nullptr};
             const Coupled<T> given = batch.coupled(group, rhs + example * field, 1);
             std::vector<uint8_t> finite(shares.parts.count);
-            shares.for_parts(own, [&](int64_t part, int64_t thread) {
-                finite[part] = Passes<T>::finish(given, {inner, rank}, by, shares.parts.from(part), shares.parts.to(part), rooms[thread], out);
+            shares.for_parts(own, [&](int64_t part, int64_t) {
+                finite[part] = passes_for(T{}).finish(given, {inner, rank}, by, shares.parts.from(part), shares.parts.to(part), out);
             });
             if (std::find(finite.begin(), finite.end(), 0) != finite.end()) fine[example] = 0;
         }
@@ -388,7 +387,7 @@ template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back
                                  {recipe.makers.data(), static_cast<int64_t>(recipe.makers.size()) / rank}, recipe.extra, {recipe.factors.data(), rank},
                                  out.rhs + example * field, vectors, e != leader};
             shares.for_parts(own, [&](int64_t part, int64_t thread) {
-                totals[part] = Passes<T>::slope(to_do, shares.parts.from(part), shares.parts.to(part), rooms[thread]);
+                totals[part] = passes_for(T{}).slope(to_do, shares.parts.from(part), shares.parts.to(part), rooms[thread]);
             });
             for (int64_t part = 0; part < shares.parts.count; ++part) out.ridge[example] -= totals[part];
         }

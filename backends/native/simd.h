@@ -6,6 +6,7 @@
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
 #define DISPATCH __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define CLONED_TARGETS
+#define WIDE_TARGET __attribute__((target("arch=x86-64-v4")))  // for what has another shape with vectors of 64 bytes
 #else
 #define DISPATCH
 #endif
