@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Queries without arguments, made once: a posterior is asked for them often.
 _PLAIN = {kind: Query(kind) for kind in QUERIES}
+# Queries about a second posterior, whose log Z they take.
+COMPARING = frozenset({"cross_entropy", "kl"})
 
 
 class Posterior:
@@ -76,7 +78,7 @@ class Posterior:
             known = ", ".join(self._verdict.answers)
             raise QueryRefused(f"`{self.backend}` does not answer `{asked.kind}`; it answers {known}")
         checked = self._checked(asked)
-        if checked.other is not None and quality is Quality.EXACT:
+        if asked.kind in COMPARING and quality is Quality.EXACT:
             quality = checked.other.answers["log_partition"]  # which enters with its sign, so a bound stays one
         result = self._session.ask(checked)
         # What the card promises, unless the session says that this answer is less: a proof may run out of time.
@@ -102,7 +104,7 @@ class Posterior:
             raise QueryRefused(f"`{query.kind}` needs costs [B, *dims, labels] by variable")
         if query.kind == "expectation":
             self._check_values(query.values)
-        if query.kind in ("cross_entropy", "kl"):
+        if query.kind in COMPARING:
             self._check_other(query)
         if query.target is not None and query.target not in self._targets():
             raise QueryRefused(f"`{query.kind}` asks about `{query.target}`, which the model does not have")
