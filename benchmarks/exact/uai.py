@@ -81,7 +81,7 @@ def memory_speed(megabytes: int = 256) -> float:
 
 
 def ours(path: Path, task: str) -> dict[str, float | str]:
-    """Milliseconds of a first question, which plans, of later ones, and of one asked `again`; log10 of the partition."""
+    """Milliseconds of a first question, which plans, of later ones, and one asked `again`; log10 of the partition."""
     import torch
 
     import energyml as em
