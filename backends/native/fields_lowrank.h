@@ -51,9 +51,23 @@ class Ahead {
     int64_t stride_, lines_, rows_, each_, line_ = 0;
 };
 
+// Whether whole lines can be written past the caches: for much that nobody reads soon, so that what is read again stays in them.  They are all
+// written after `written_past`.
+#ifdef WIDE_TARGET
+template <class S> constexpr bool GOES_PAST = sizeof(Vector<S>) == 64;
+template <class S> INLINE void write_past(Number<S>* p, Vector<S> v) {
+    asm volatile("vmovntps %1, %0" : "=m"(*reinterpret_cast<Vector<S>*>(p)) : "v"(v));
+}
+INLINE void written_past() { asm volatile("sfence" ::: "memory"); }
+#else
+template <class S> constexpr bool GOES_PAST = false;
+template <class S> INLINE void write_past(Number<S>* p, Vector<S> v) { write<S>(p, v); }
+INLINE void written_past() {}
+#endif
+
 // out[r] = sum over j of factors[j, r] rows[j] for R rows out of a panel; `add`: on top of what is there.  Where a copy is
-// wanted, the rows go there on the way, which costs little beside the products.
-template <class S, int R, bool COPY, class T = Number<S>>
+// wanted, the rows go there on the way, which costs little beside the products.  PAST: the answer goes past the caches.
+template <class S, int R, bool COPY, bool PAST, class T = Number<S>>
 INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead, T* copy) {
     for (int64_t n = 0; n < width; n += STEP<S>) {
         ahead.ask();
@@ -73,31 +87,37 @@ INLINE void combine_rows(Rows<T> factors, Rows<T> rows, int64_t count, int64_t w
             }
         }
         for (int r = 0; r < R; ++r)
-            for (int k = 0; k < 2; ++k) write<S>(out + r * stride + n + k * S::lanes, total[r][k]);
+            for (int k = 0; k < 2; ++k) {
+                T* const to = out + r * stride + n + k * S::lanes;
+                if constexpr (PAST)
+                    write_past<S>(to, total[r][k]);
+                else
+                    write<S>(to, total[r][k]);
+            }
     }
 }
 
 // The same for any number of rows, a few at a time, about equally many: few would wait for their own sums.  `width` is a multiple of STEP.
 // A copy is made by the first of them, and read by the others.
-template <class S, bool COPY, int R = S::together, class T = Number<S>> INLINE void
+template <class S, bool COPY, bool PAST, int R = S::together, class T = Number<S>> INLINE void
 combine_some(int64_t outs, Rows<T> factors, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead, T* copy) {
     if constexpr (R > 1)
-        if (outs < R) return combine_some<S, COPY, R - 1>(outs, factors, rows, count, width, out, stride, add, ahead, copy);
-    combine_rows<S, R, COPY>(factors, rows, count, width, out, stride, add, ahead, copy);
+        if (outs < R) return combine_some<S, COPY, PAST, R - 1>(outs, factors, rows, count, width, out, stride, add, ahead, copy);
+    combine_rows<S, R, COPY, PAST>(factors, rows, count, width, out, stride, add, ahead, copy);
 }
-template <class S, bool COPY = false, class T = Number<S>>
+template <class S, bool COPY = false, bool PAST = false, class T = Number<S>>
 INLINE void combine(Rows<T> factors, int64_t outs, Rows<T> rows, int64_t count, int64_t width, T* out, int64_t stride, bool add, Ahead& ahead,
                     T* copy = nullptr) {
     int64_t r = 0, sweeps = (outs + S::together - 1) / S::together;
     if constexpr (COPY) {
         r = (outs + sweeps - 1) / sweeps;
         --sweeps;
-        combine_some<S, true>(r, factors, rows, count, width, out, stride, add, ahead, copy);
+        combine_some<S, true, PAST>(r, factors, rows, count, width, out, stride, add, ahead, copy);
         rows = {copy, PITCH<T>};
     }
     for (int64_t now; r < outs; r += now, --sweeps) {
         now = (outs - r + sweeps - 1) / sweeps;
-        combine_some<S, false>(now, {factors.data + r, factors.stride}, rows, count, width, out + r * stride, stride, add, ahead, copy);
+        combine_some<S, false, PAST>(now, {factors.data + r, factors.stride}, rows, count, width, out + r * stride, stride, add, ahead, copy);
     }
 }
 
@@ -158,10 +178,10 @@ template <class S, class T = Number<S>> INLINE void measure(const Coupled<T>& gi
         Next<T> next(given.vectors_from(n + width), n + width < to ? rank : 0);
         copy_panel<S>(fields[apart], fields.stride, joined, width, room);
         for (int64_t i = 0; i < rank; i += LEFT) {
-            const int64_t high = std::min<int64_t>(LEFT, rank - i), first = std::min<int64_t>(2, joined + i);
-            const bool at_once = first == 2 && high == LEFT && filled == width;
+            const int64_t high = std::min<int64_t>(LEFT, rank - i), first = std::min<int64_t>(S::right, joined + i);
+            const bool at_once = first > 0 && high == LEFT && filled == width;
             if (at_once)
-                dots<S, LEFT, 2, 0, true>({source[i], source.stride}, panel, width, all.out + i, stride, {}, {copies + i * PITCH<T>, PITCH<T>});
+                dots_of<S, LEFT, 0, true>(first, {source[i], source.stride}, panel, width, all.out + i, stride, {}, {copies + i * PITCH<T>, PITCH<T>});
             else
                 copy_panel<S>(source[i], source.stride, high, width, copies + i * PITCH<T>);
             all.add(i, at_once ? first : 0, next);
@@ -238,6 +258,7 @@ template <class T> struct Slope {
     T* adjoint;       // [rows, N]: the gradient of the right-hand side
     T* vectors;       // [K, N], or null
     bool add;         // to the gradient of the vectors
+    bool past;        // the gradient of the vectors goes past the caches; its rows begin with lines of them
 };
 
 template <class T> int64_t slope_room(int64_t rank, int64_t rows) { return (3 * rank + 2 * rows) * PITCH<T>; }
@@ -295,7 +316,10 @@ template <class S, class T = Number<S>> INLINE double slope(const Slope<T>& to_d
         if (!to_do.vectors) continue;
         T* target = to_do.vectors + n;
         if (whole) {
-            combine<S>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, stride, to_do.add, ahead);
+            if (to_do.past)
+                combine<S, false, GOES_PAST<S>>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, stride, to_do.add, ahead);
+            else
+                combine<S>(to_do.factors, rank, {first, PITCH<T>}, count, width, target, stride, to_do.add, ahead);
             continue;
         }
         combine<S>(to_do.factors, rank, {first, PITCH<T>}, count, filled, out, PITCH<T>, false, ahead);
@@ -305,6 +329,7 @@ template <class S, class T = Number<S>> INLINE double slope(const Slope<T>& to_d
                 here = (to_do.add ? here : T{}) + out[i * PITCH<T> + k];
             }
     }
+    if (to_do.past) written_past();
     return total;
 }
 

@@ -139,17 +139,18 @@ template <class S> INLINE void dots_within(Rows<Number<S>> x, Rows<Number<S>> y,
     for (int j = 0; j < LEFT; ++j) store<double>(out + j * stride, load<double>(out + j * stride) + four_sums(total[j]));
 }
 
-template <class S, int I, int ASK>
-INLINE void dots_of(int64_t count, Rows<Number<S>> x, Rows<Number<S>> y, int64_t length, double* out, int64_t stride, Rows<Number<S>> next) {
+template <class S, int I, int ASK, bool COPY = false>
+INLINE void dots_of(int64_t count, Rows<Number<S>> x, Rows<Number<S>> y, int64_t length, double* out, int64_t stride, Rows<Number<S>> next,
+                    Copied<Number<S>> copy = {}) {
     switch (count) {
-        case 1: return dots<S, I, 1, ASK>(x, y, length, out, stride, next);
-        case 2: return dots<S, I, 2, ASK>(x, y, length, out, stride, next);
-        case 3: return dots<S, I, 3, ASK>(x, y, length, out, stride, next);
+        case 1: return dots<S, I, 1, ASK, COPY>(x, y, length, out, stride, next, copy);
+        case 2: return dots<S, I, 2, ASK, COPY>(x, y, length, out, stride, next, copy);
+        case 3: return dots<S, I, 3, ASK, COPY>(x, y, length, out, stride, next, copy);
     }
     if constexpr (S::right > 3) switch (count) {
-            case 4: return dots<S, I, 4, ASK>(x, y, length, out, stride, next);
-            case 5: return dots<S, I, 5, ASK>(x, y, length, out, stride, next);
-            default: return dots<S, I, 6, ASK>(x, y, length, out, stride, next);
+            case 4: return dots<S, I, 4, ASK, COPY>(x, y, length, out, stride, next, copy);
+            case 5: return dots<S, I, 5, ASK, COPY>(x, y, length, out, stride, next, copy);
+            default: return dots<S, I, 6, ASK, COPY>(x, y, length, out, stride, next, copy);
         }
 }
 

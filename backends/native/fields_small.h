@@ -33,6 +33,31 @@ INLINE void mirror(double* matrix, int64_t size) {
         for (int64_t j = i < whole ? i / block * block : 0; j < i; ++j) matrix[i * stride + j] = matrix[j * stride + i];
 }
 
+// The same, of a copy.
+DISPATCH void mirrored(const double* matrix, int64_t size, double* out) {
+    std::copy(matrix, matrix + size * padded(size), out);
+    mirror(out, size);
+}
+
+// out += by * (sum over k of factors[k] rows[k]), all of `padded(count)` numbers; four rows at a time, so that the answer is read and written a
+// quarter as often.
+INLINE void add_multiples(const double* factors, double by, Rows<double> rows, int64_t count, double* __restrict out) {
+    constexpr int64_t lanes = Lanes<double>::count;
+    const int64_t length = padded(count);
+    int64_t k = 0;
+    for (; k + 4 <= count; k += 4) {
+        const double *a = rows[k], *b = rows[k + 1], *c = rows[k + 2], *d = rows[k + 3];
+        const V<double> of_a = all(by * factors[k]), of_b = all(by * factors[k + 1]), of_c = all(by * factors[k + 2]), of_d = all(by * factors[k + 3]);
+        for (int64_t j = 0; j < length; j += lanes)
+            store<double>(out + j, load<double>(out + j) + (of_a * load<double>(a + j) + of_b * load<double>(b + j)) +
+                                       (of_c * load<double>(c + j) + of_d * load<double>(d + j)));
+    }
+    for (; k < count; ++k) {
+        const double factor = by * factors[k];
+        for (int64_t j = 0; j < length; ++j) out[j] += factor * rows[k][j];
+    }
+}
+
 // The product of two symmetric matrices that commute, which is symmetric too.
 DISPATCH void symmetric_product(const double* x, const double* y, int64_t size, double* out) {
     const int64_t stride = padded(size);
@@ -187,11 +212,7 @@ DISPATCH int64_t low_rank_factor(const double* x, const double* y, int64_t size,
         if (rank == most) break;
         double* __restrict row = out + rank * stride;
         std::fill(row, row + stride, 0.0);
-        for (int64_t k = 0; k < size; ++k) {
-            const double* __restrict other = y + k * stride;
-            const double factor = x[pivot * stride + k];
-            for (int64_t j = 0; j < stride; ++j) row[j] += factor * other[j];
-        }
+        add_multiples(x + pivot * stride, 1, {y, stride}, size, row);
         for (int64_t before = 0; before < rank; ++before) {
             const double* __restrict other = out + before * stride;
             const double factor = other[pivot];

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "fields_lowrank.h"
+#include "fields_capacity.h"
 
 namespace energyml {
 
@@ -29,28 +29,10 @@ template <class T> struct LowRank {
     int64_t groups() const { return shared ? 1 : examples; }
     int64_t of_group() const { return shared ? examples : 1; }
     int64_t pitch() const { return padded(rank); }
+    Channels mixing() const { return {channels, within, across}; }
     Coupled<T> coupled(int64_t group, const T* fields, int64_t count) const {
         return {{vectors + group * rank * positions, positions}, rank, {fields, positions}, count * channels};
     }
-};
-
-// What the forward pass leaves of one example for the backward pass, in doubles.
-struct Capacities {
-    double* data;
-    int64_t rank;
-
-    static int64_t size(int64_t rank, int64_t channels) { return 8 + (5 * rank + channels) * padded(rank); }
-    double& ridge() const { return data[0]; }
-    double& strength() const { return data[1]; }
-    double& norm() const { return data[2]; }  // of A Aᵀ; negative where the strength was given
-    double& definite() const { return data[3]; }
-    double& condition() const { return data[4]; }
-    double* gram() const { return data + 8; }
-    double* differences() const { return gram() + rank * padded(rank); }
-    double* mean() const { return differences() + rank * padded(rank); }
-    double* second() const { return mean() + rank * padded(rank); }  // powers behind the norm
-    double* fourth() const { return second() + rank * padded(rank); }
-    double* seen() const { return fourth() + rank * padded(rank); }  // [channels, padded]: the products of the solution with A
 };
 
 // Memory that is about to be written for the first time comes in large pages, where the system has them.
@@ -76,48 +58,6 @@ template <class T> struct Parts {
     int64_t to(int64_t part) const { return std::min(positions, (part + 1) * length); }
 };
 
-// Products with the small inverse of each subspace: rows [channels, padded] of A times D⁻¹ fields become Aᵀ's factors.
-template <class T> void apply_inverse(const LowRank<T>& batch, const Capacities& kept, double* rows) {
-    const int64_t channels = batch.channels, pitch = batch.pitch();
-    std::vector<double> mean(pitch);
-    for (int64_t c = 0; c < channels; ++c)
-        for (int64_t k = 0; k < batch.rank; ++k) mean[k] += rows[c * pitch + k] / static_cast<double>(channels);
-    const double of_mean = kept.strength() * (batch.within + (static_cast<double>(channels) - 1) * batch.across);
-    const double of_differences = kept.strength() * (batch.within - batch.across);
-    if (channels > 1) {
-        double* last = rows + (channels - 1) * pitch;  // differences from the mean add up to zero, and so do their solutions
-        std::fill(last, last + pitch, 0.0);
-        for (int64_t c = 0; c + 1 < channels; ++c) {
-            double* row = rows + c * pitch;
-            for (int64_t k = 0; k < batch.rank; ++k) row[k] -= mean[k];
-            substitute(kept.differences(), batch.rank, row);
-            for (int64_t k = 0; k < batch.rank; ++k) last[k] -= row[k];
-        }
-    }
-    substitute(kept.mean(), batch.rank, mean.data());
-    for (int64_t c = 0; c < channels; ++c)
-        for (int64_t k = 0; k < batch.rank; ++k)
-            rows[c * pitch + k] = (channels > 1 ? of_differences * rows[c * pitch + k] : 0.0) + of_mean * mean[k];
-}
-
-// From products of A with fields: what Aᵀ is multiplied by in the solution, and the products of A with the solution.
-template <class T> void solve_small(const LowRank<T>& batch, const Capacities& kept, const double* products, T* inner, double* seen) {
-    const int64_t rank = batch.rank, pitch = batch.pitch();
-    std::vector<double> rows(batch.channels * pitch);
-    for (int64_t i = 0; i < batch.channels * pitch; ++i) rows[i] = products[i] / kept.ridge();
-    apply_inverse(batch, kept, rows.data());
-    for (int64_t c = 0; c < batch.channels; ++c) {
-        double *row = rows.data() + c * pitch, *out = seen + c * pitch;
-        std::copy(products + c * pitch, products + (c + 1) * pitch, out);
-        for (int64_t k = 0; k < rank; ++k) {
-            inner[c * rank + k] = static_cast<T>(row[k]);
-            const double* line = kept.gram() + k * pitch;
-            for (int64_t j = 0; j < pitch; ++j) out[j] -= row[k] * line[j];
-        }
-        for (int64_t k = 0; k < pitch; ++k) out[k] /= kept.ridge();
-    }
-}
-
 // The strength of one example, and the factors of its small systems.
 template <class T> void prepare(const LowRank<T>& batch, int64_t example, const Capacities& kept) {
     const double ridge = kept.ridge() = batch.ridge[example * batch.ridge_stride];
@@ -132,11 +72,11 @@ template <class T> void prepare(const LowRank<T>& batch, int64_t example, const 
         kept.strength() = batch.gain / (1 + batch.gain * kept.norm() / (batch.share * above));
     }
     if (!(ridge > 0) || !std::isfinite(ridge)) return;
-    const double by = kept.strength() / ridge, channels = static_cast<double>(batch.channels);
-    if (!factorise(kept.gram(), by * (batch.within + (channels - 1) * batch.across), batch.rank, kept.mean())) return;
+    const double by = kept.strength() / ridge;
+    if (!factorise(kept.gram(), by * batch.mixing().of_mean(), batch.rank, kept.mean())) return;
     double spread = spread_of_pivots(kept.mean(), batch.rank);
     if (batch.channels > 1) {
-        if (!factorise(kept.gram(), by * (batch.within - batch.across), batch.rank, kept.differences())) return;
+        if (!factorise(kept.gram(), by * batch.mixing().of_differences(), batch.rank, kept.differences())) return;
         spread = std::max(spread, spread_of_pivots(kept.differences(), batch.rank));
     }
     kept.definite() = 1;
@@ -213,8 +153,7 @@ void measure_all(const Shares<T>& shares, const Coupled<T>& given, int64_t own, 
         for (int64_t i = 0; i < size; ++i) sums[i] += sums[part * size + i];
     std::copy(sums, sums + rows, products);
     if (!gram) return;
-    std::copy(sums + rows, sums + size, gram);
-    mirror(gram, given.rank);
+    mirrored(sums + rows, given.rank, gram);
 }
 
 // Where the answers go.
@@ -232,7 +171,7 @@ template <class T> double woodbury_forward(const LowRank<T>& batch, const T* rhs
     const Shares<T> shares(batch);
     const int64_t rank = batch.rank, pitch = batch.pitch(), field = batch.channels * batch.positions, keeps = Capacities::size(rank, batch.channels);
     const int64_t together = batch.of_group(), rows = together * batch.channels * pitch;
-    const Rooms<T> rooms(shares.all(), measure_room<T>(rank) + batch.channels * rank);
+    const Rooms<T> rooms(shares.all(), measure_room<T>(rank) + batch.channels * pitch);
     const Rooms<double> sums(shares.outer, shares.parts.count * (rank * pitch + rows) + rows);
     std::vector<uint8_t> fine(batch.examples, 1);
     in_large_pages(x, batch.examples * field * sizeof(T));
@@ -254,12 +193,14 @@ template <class T> double woodbury_forward(const LowRank<T>& batch, const T* rhs
                 continue;
             }
             T* inner = rooms[own] + measure_room<T>(rank);
-            solve_small<T>(batch, mine, products + e * batch.channels * pitch, inner, mine.seen());
+            std::vector<double> wide(batch.channels * pitch);
+            solve_small(batch.mixing(), mine, products + e * batch.channels * pitch, wide.data(), mine.seen());
+            std::copy(wide.begin(), wide.end(), inner);
             const Inverse<T> by{static_cast<T>(1 / mine.ridge()), batch.present ? batch.present + example * batch.positions : nullptr};
             const Coupled<T> given = batch.coupled(group, rhs + example * field, 1);
             std::vector<uint8_t> finite(shares.parts.count);
             shares.for_parts(own, [&](int64_t part, int64_t) {
-                finite[part] = passes_for(T{}).finish(given, {inner, rank}, by, shares.parts.from(part), shares.parts.to(part), out);
+                finite[part] = passes_for(T{}).finish(given, {inner, pitch}, by, shares.parts.from(part), shares.parts.to(part), out);
             });
             if (std::find(finite.begin(), finite.end(), 0) != finite.end()) fine[example] = 0;
         }
@@ -286,45 +227,24 @@ template <class T> struct Recipe {
     int64_t extra = 0;
 };
 
-// S times rows [channels, padded].
-template <class T> std::vector<double> mixed(const LowRank<T>& batch, const double* rows) {
-    const int64_t pitch = batch.pitch();
-    std::vector<double> sum(pitch), out(batch.channels * pitch);
-    for (int64_t c = 0; c < batch.channels; ++c)
-        for (int64_t k = 0; k < pitch; ++k) sum[k] += rows[c * pitch + k];
-    for (int64_t c = 0; c < batch.channels; ++c)
-        for (int64_t k = 0; k < pitch; ++k) out[c * pitch + k] = (batch.within - batch.across) * rows[c * pitch + k] + batch.across * sum[k];
-    return out;
-}
-
-// Rows [extra, padded] behind the share of the bound, (G / norm)⁷ A: a factor of the matrix where few rows make it up to rounding, or all of it.
-template <class T> std::vector<double> bound_rows(const LowRank<T>& batch, const Capacities& kept, int64_t& extra) {
-    const int64_t rank = batch.rank, pitch = batch.pitch(), matrix = rank * pitch;
-    std::vector<double> third(matrix), rows(matrix), diagonal(pitch);
-    third_power(kept.gram(), kept.norm(), kept.second(), rank, third.data(), rows.data());
-    const int64_t found =
-        low_rank_factor(kept.fourth(), third.data(), rank, 4 * std::numeric_limits<T>::epsilon(), rank / 2, rows.data(), diagonal.data());
-    extra = found < 0 ? rank : found;
-    if (found < 0) symmetric_product(third.data(), kept.fourth(), rank, rows.data());
-    return rows;
-}
-
-// What one example's gradient is made of.  inner [channels, K] makes the adjoint; `seen` are the products of the adjoint with A; the share of
+// What one example's gradient is made of.  `inner` makes the adjoint, whose products with A are `seen`, both [channels, padded]; the share of
 // the bound is 2 slope (G / norm)⁷ A, of the first example of a group alone.
 template <class T>
-Recipe<T> recipe_of(const LowRank<T>& batch, const Capacities& kept, const T* inner, const double* seen, double slope, bool gradient) {
+Recipe<T> recipe_of(const LowRank<T>& batch, const Capacities& kept, const double* inner, const double* seen, double slope, bool gradient) {
     const int64_t rank = batch.rank, pitch = batch.pitch(), channels = batch.channels;
     Recipe<T> recipe;
     std::vector<double> rows;
-    if (gradient && kept.norm() > 0 && slope != 0) rows = bound_rows(batch, kept, recipe.extra);
+    if (gradient && kept.norm() > 0 && slope != 0) rows = bound_rows(kept, 4 * std::numeric_limits<T>::epsilon(), recipe.extra);
     const int64_t made = recipe.extra == rank ? 0 : recipe.extra, wide = made + channels;
     recipe.makers.resize(rank * wide);
     for (int64_t k = 0; k < rank; ++k) {
         for (int64_t j = 0; j < made; ++j) recipe.makers[k * wide + j] = static_cast<T>(rows[j * pitch + k]);
-        for (int64_t c = 0; c < channels; ++c) recipe.makers[k * wide + made + c] = static_cast<T>(inner[c * rank + k]);
+        for (int64_t c = 0; c < channels; ++c) recipe.makers[k * wide + made + c] = static_cast<T>(inner[c * pitch + k]);
     }
     if (!gradient) return recipe;
-    const std::vector<double> of_solution = mixed(batch, seen), of_adjoint = mixed(batch, kept.seen());
+    std::vector<double> of_solution(channels * pitch), of_adjoint(channels * pitch);
+    mix(batch.mixing(), seen, pitch, of_solution.data());
+    mix(batch.mixing(), kept.seen(), pitch, of_adjoint.data());
     recipe.factors.resize((recipe.extra + 2 * channels) * rank);
     T *of_bound = recipe.factors.data() + (made ? 0 : 2 * channels * rank), *of_fields = recipe.factors.data() + made * rank;
     for (int64_t k = 0; k < rank; ++k) {
@@ -337,6 +257,15 @@ Recipe<T> recipe_of(const LowRank<T>& batch, const Capacities& kept, const T* in
     return recipe;
 }
 
+// Gradients of so many bytes are written past the caches, which hold the vectors for the next pass.
+constexpr int64_t MUCH = int64_t{8} << 20;
+
+// Whether rows of so many bytes begin with lines of the cache.
+inline bool on_lines(const void* data, int64_t row) {
+    constexpr int64_t line = 64;
+    return reinterpret_cast<intptr_t>(data) % line == 0 && row % line == 0;
+}
+
 template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back, const T* x, const double* kept, const Gradients<T>& out) {
     const Shares<T> shares(batch);
     const int64_t rank = batch.rank, pitch = batch.pitch(), channels = batch.channels, field = channels * batch.positions;
@@ -344,14 +273,15 @@ template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back
     const Rooms<T> rooms(shares.all(), slope_room<T>(rank, channels));
     const Rooms<double> sums(shares.outer, (shares.parts.count + 1) * together * rows + shares.parts.count);
     in_large_pages(out.rhs, batch.examples * field * sizeof(T));
-    if (out.vectors) in_large_pages(out.vectors, batch.groups() * rank * batch.positions * sizeof(T));
+    const int64_t row = batch.positions * sizeof(T), written = batch.groups() * rank * row;
+    const bool past = written >= MUCH && together == 1 && on_lines(out.vectors, row);
+    if (out.vectors) in_large_pages(out.vectors, written);
     shares.for_groups(batch.groups(), [&](int64_t group, int64_t own) {
         const int64_t first = group * together;
         double *products = sums[own], *parts = products + together * rows, *totals = parts + shares.parts.count * together * rows;
         T* vectors = out.vectors ? out.vectors + group * rank * batch.positions : nullptr;
         measure_all<T>(shares, batch.coupled(group, back + first * field, together), own, rooms, parts, nullptr, products);
-        std::vector<T> inner(together * channels * rank);
-        std::vector<double> seen(together * rows);
+        std::vector<double> inner(together * rows), seen(together * rows), other(rows);
         double slope = 0;  // of the norm of A Aᵀ, which the examples of a group share
         int64_t leader = -1;
         for (int64_t e = 0; e < together; ++e) {
@@ -360,8 +290,8 @@ template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back
             out.ridge[example] = out.strength[example] = 0;
             if (!mine.definite()) continue;
             if (leader < 0) leader = e;
-            solve_small<T>(batch, mine, products + e * rows, inner.data() + e * channels * rank, seen.data() + e * rows);
-            const std::vector<double> other = mixed(batch, mine.seen());
+            solve_small(batch.mixing(), mine, products + e * rows, inner.data() + e * rows, seen.data() + e * rows);
+            mix(batch.mixing(), mine.seen(), pitch, other.data());
             double found = 0;
             for (int64_t i = 0; i < rows; ++i) found -= other[i] * seen[e * rows + i];
             if (mine.norm() < 0) {
@@ -381,11 +311,11 @@ template <class T> void woodbury_backward(const LowRank<T>& batch, const T* back
                 continue;
             }
             const Recipe<T> recipe =
-                recipe_of(batch, mine, inner.data() + e * channels * rank, seen.data() + e * rows, e == leader ? slope : 0.0, vectors != nullptr);
+                recipe_of(batch, mine, inner.data() + e * rows, seen.data() + e * rows, e == leader ? slope : 0.0, vectors != nullptr);
             const Slope<T> to_do{batch.coupled(group, back + example * field, 1), x + example * field,
                                  {static_cast<T>(1 / mine.ridge()), batch.present ? batch.present + example * batch.positions : nullptr},
                                  {recipe.makers.data(), static_cast<int64_t>(recipe.makers.size()) / rank}, recipe.extra, {recipe.factors.data(), rank},
-                                 out.rhs + example * field, vectors, e != leader};
+                                 out.rhs + example * field, vectors, e != leader, past};
             shares.for_parts(own, [&](int64_t part, int64_t thread) {
                 totals[part] = passes_for(T{}).slope(to_do, shares.parts.from(part), shares.parts.to(part), rooms[thread]);
             });

@@ -171,6 +171,30 @@ def test_many_columns_are_cut_into_parts():
 
 
 @native
+def test_large_gradients_are_those_of_single_examples():
+    """From 8 MB on they are written past the caches; those of one example are not."""
+    generator = torch.Generator().manual_seed(3)
+    batch, channels, rank, positions = 4, 2, 8, 1 << 16
+    rhs, back = torch.randn(2, batch, channels, positions, generator=generator)
+    values = torch.randn(batch, rank, positions, generator=generator) / 64
+
+    def gradient(examples):
+        given = values[examples].clone().requires_grad_()
+        ridge = torch.ones(1)
+        vectors = Vectors(given, Bound(0.8, 0.9, ridge), 0.0, 1.0)
+        form = QuadraticForm(Sizes(len(given), channels, positions), ridge, None, vectors=(vectors,))
+        found = low_rank_solution(form, rhs[examples])
+        assert found is not None
+        found[0].backward(back[examples])
+        return given.grad
+
+    whole = gradient(slice(None))
+    assert whole.numel() * whole.element_size() >= 8 << 20
+    for example in range(batch):
+        assert torch.equal(whole[example], gradient(slice(example, example + 1))[0])
+
+
+@native
 def test_gradients_that_are_not_wanted_are_not_made():
     form, leaves = drawn("potts")
     fixed = [leaves[0].detach(), leaves[1].detach(), leaves[2]]
