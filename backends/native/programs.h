@@ -236,6 +236,7 @@ class Assembly {
             bound(step, flat);
         }
         for (; loose > 0; --loose) graph_.loose.push_back(input(*next++, nullptr));
+        for (size_t k = 0; k < graph_.steps.size(); ++k) graph_.flats[k].normalised = graph_.steps[k].normalised;
         return std::move(graph_);
     }
 
