@@ -145,8 +145,11 @@ class Ground:
             terms.append((parameter, edges, term.ends or (), term.variables))
         labels, counts = evidence.labels, sources.label_counts
         variables = [(shape, counts[name], labels.get(name)) for name, shape in sources.cells.shapes.items()]
-        names = tuple(read)
-        return Question.planned(sources.cells.count, self.plans.budget, (*variables,), (*terms,), names, marginals)
+        asked = [one for one in self.asked.values() if one]
+        return Question.planned(
+            sources.cells.count, self.plans.budget, (*variables,), (*terms,), tuple(read), marginals,
+            asked[0] if asked else None,
+        )  # fmt: skip
 
     def _planned(self, evidence: Evidence, outputs_last: bool) -> BatchElimination:
         known, sources, batch = self.observed(evidence), self.sources, self.sources.batch
