@@ -230,7 +230,7 @@ static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCap
 
 }  // namespace energyml
 
-#include "question.h"
+#include "repeated.h"
 
 using namespace energyml;
 
@@ -403,6 +403,8 @@ static PyMethodDef methods[] = {
     {"make_question", reinterpret_cast<PyCFunction>(make_question), METH_FASTCALL, "A question about tensors as they are."},
     {"plan_question", reinterpret_cast<PyCFunction>(plan_question), METH_FASTCALL, "The same from labels and scopes, where a first order is good enough."},
     {"ask", reinterpret_cast<PyCFunction>(ask), METH_FASTCALL, "Answer a question."},
+    {"keep_call", reinterpret_cast<PyCFunction>(keep_call), METH_FASTCALL, "What a call gave, to compare others with."},
+    {"says_again", reinterpret_cast<PyCFunction>(says_again), METH_FASTCALL, "Whether a call says what an earlier one said."},
     {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
     {nullptr, nullptr, 0, nullptr}};
 
