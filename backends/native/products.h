@@ -73,7 +73,7 @@ class ProductPass {
             add_rows(room_.lanewise.data(), count, room_.block.data(), step.rows, step.lanes, out + entry, watched);
             odometer.advance();
         }
-        return watched.found();
+        return watched.found(out, step.entries);
     }
 
     // The shares of the inputs of a step, from those of its message.
