@@ -99,7 +99,10 @@ class FlatSteps {
         : pieces_(graph.pieces.data()), backs_(graph.backs.data()), messages_(graph.sources.size()), room_(room), shifts_(shifts) {}
 
     // The message of a step; `least` with the smaller of its own lanes and the entries that are not 0.
-    INLINE Wide up(const Flat& step, Wide least) const { return step.far ? up_of<true>(step, least) : up_of<false>(step, least); }
+    INLINE Wide up(const Flat& step, Wide least) const {
+        if (step.plain) return plain_up(step, least);
+        return step.far ? up_of<true>(step, least) : up_of<false>(step, least);
+    }
 
     // The shares of the tables and messages of a step, from those of its message: receivers say where these go, null for nowhere.
     INLINE void down(const Flat& step, const double* shares, double scale, double* const* receivers) const {
@@ -146,6 +149,15 @@ class FlatSteps {
         Wide found = 1.0 - Wide{};
         for (const Piece* end = piece + inputs; piece != end; ++piece) found *= lanes<FAR>(*piece);
         return found;
+    }
+
+    // As most steps of small graphs are: two rows of at most four entries, from two tables.
+    INLINE Wide plain_up(const Flat& step, Wide least) const {
+        const Piece* piece = pieces_ + step.first;
+        Wide sums = lanes<false>(piece[0]) * lanes<false>(piece[1]);
+        sums += halves_swapped(sums);
+        store_wide(room_ + step.message, sums);
+        return smaller_of(sums, least);
     }
 
     template <bool FAR> INLINE Wide up_of(const Flat& step, Wide least) const {
@@ -207,17 +219,17 @@ class FlatSteps {
 DISPATCH size_t send_flat(
     const Graph& graph, size_t first, double* room, const int64_t* shifts, bool careful, double* lows, double* scales, int64_t& exponent) {
     const FlatSteps steps(graph, room, shifts);
+    const Flat *const flats = graph.flats.data(), *const end = flats + graph.flats.size(), *step = flats + first;
     Wide least = load_wide(lows);
-    size_t k = first;
-    for (; k < graph.flats.size() && graph.flats[k].groups; ++k) {
-        least = steps.up(graph.flats[k], least);
-        if (!careful && !graph.flats[k].normalised) continue;
-        const int64_t by = steps.normalise(graph.flats[k], least);
-        scales[k] = power_of_two<double>(-by);
+    for (; step != end && step->groups; ++step) {
+        least = steps.up(*step, least);
+        if (!careful && !step->normalised) continue;
+        const int64_t by = steps.normalise(*step, least);
+        scales[step - flats] = power_of_two<double>(-by);
         exponent += by;
     }
     store_wide(lows, least);
-    return k;
+    return static_cast<size_t>(step - flats);
 }
 
 // The shares, from step `last - 1` down; the last step that is none, plus 1.

@@ -369,6 +369,7 @@ class Assembly {
         made.chunks = static_cast<uint8_t>(chunks);
         made.paired = paired;
         made.far = furthest > 7 || !vectors_are_wide();
+        made.plain = paired && inputs == 2 && groups == 1 && chunks == 1 && !made.far;
         return true;
     }
 
