@@ -257,6 +257,23 @@ def test_transforms_follow_a_call_that_comes_again() -> None:
         torch.testing.assert_close(posterior.log_partition, truth.detach())
 
 
+def test_answers_have_memory_of_their_own() -> None:
+    model, evidence = made(), labels()
+    found = [total(model, evidence) for _ in range(50)]
+    truth = found[0].item()
+    del model
+    for number, one in enumerate(found):
+        assert one.item() == truth
+        assert (one.shape, one.dtype, one.requires_grad, one._version) == ((1,), torch.float64, False, 0)
+        one.mul_(0).add_(number)
+    assert [one.item() for one in found] == list(range(50))
+    assert torch.cat(found).numpy().sum() == sum(range(50))
+    with torch.inference_mode():
+        model = made()
+        answers = [model.infer(evidence=evidence, using="exact").log_partition for _ in range(3)]
+    assert all(one.is_inference() for one in answers)
+
+
 def test_threads_that_ask_one_model_different_things() -> None:
     model = made()
     questions = [labels(), {"y": torch.tensor([[0, -1, -1, 1]])}, None]
