@@ -218,7 +218,8 @@ class EnergyModel(nn.Module):
         Cost: checks and sizes only; a query on the result does the work.
         """
         if not inputs and lengths is None and mask is None and start is None:
-            recall = self._last_call.recall(using, evidence, self._buffers, self._parameters)
+            own = self.__dict__  # for a module, asking for attributes one by one takes as long as comparing them
+            recall = own["_last_call"].recall(using, evidence, own["_buffers"], own["_parameters"])
             if recall is not None:
                 return Recalled(recall, self)
         _by_name(evidence, "evidence")

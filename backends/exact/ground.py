@@ -131,7 +131,8 @@ class Ground:
     ) -> Question | None:
         """The same by native code alone, for factors on cells and on the ends of edges, where a plan is found soon.
 
-        Nothing is kept for questions with other evidence, which is why the first one alone is answered so.
+        Nothing is kept for questions with other evidence, which is why the first one alone is answered so; the order
+        that it finds serves another kind of question about the same cells.
         """
         sources, evidence = self.sources, self.evidence
         if len(evidence.labels) != len(evidence.allowed):

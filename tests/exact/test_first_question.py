@@ -8,6 +8,7 @@ from torch import Tensor
 
 import energyml as em
 from energyml.backends.native.graph import ASKS, Question
+from tests.exact.test_repeated import SPEC as REPEATED
 
 torch.set_num_threads(1)
 
@@ -89,17 +90,7 @@ def test_a_first_question_within_little_memory_is_refused_or_sliced() -> None:
         torch.testing.assert_close(found, wanted)
 
 
-GRAPH = """\
-labels L = {a, b, c}
-dim T = 30
-dim E = 130
-input link : edge(T, T)[E]
-output y : L[T]
-param u : real[T, L] = zeros
-param w : real[E, p: L, q: L] = zeros
-factor node [t in T] (y[t]) = u[t]
-factor arc [e = (i, j) in link] (p: y[i], q: y[j]) = w[e]
-"""
+GRAPH = REPEATED.replace("dim T = 5", "dim T = 30").replace("dim E = 6", "dim E = 130")
 
 
 @pytest.mark.parametrize("seed", range(3))
