@@ -10,47 +10,48 @@ struct Extremes {
     double high = 0, low = 1, least = 1;
 };
 
-// The same in lanes: of 64 bytes where there are such vectors; elsewhere comparisons of them would be made one by one.  Entries that are not 0
-// are looked for where there are others: comparing takes longer than adding up.
-template <class L> struct Watched {
+// The same in lanes: of 64 bytes where there are such vectors; elsewhere comparisons of them would be made one by one.  Comparing takes as long
+// as adding up, so that entries that are not 0 are told from others only where there are some, and LOWS is set.
+template <class L, bool LOWS = false> struct Watched {
     typedef typename L::V Vector;
-    Vector highs = Vector{}, least = 1.0 - Vector{};
+    Vector highs = Vector{}, lows = 1.0 - Vector{}, least = 1.0 - Vector{};
 
     INLINE void see(Vector sums) {
         highs = sums > highs ? sums : highs;
+        if (LOWS) lows = smaller_of(sums, lows);
         least = sums < least ? sums : least;
     }
-    INLINE Extremes found(const double* message, int64_t entries) const {
-        Extremes all;
-        for (int i = 0; i < L::count; ++i) all = {std::max(all.high, highs[i]), 1, std::min(all.least, least[i])};
-        all.low = all.least > 0 ? all.least : smallest(message, entries);
-        return all;
+    INLINE bool zeros() const {
+        bool any = false;
+        for (int i = 0; i < L::count; ++i) any |= least[i] == 0;
+        return any;
     }
-
-  private:
-    // The smallest entry that is not 0, 1 where there is none below.
-    static INLINE double smallest(const double* message, int64_t entries) {
-        constexpr int64_t lanes = L::count, apart = 4;  // so many at a time, as each waits for its own last comparison
-        const Vector one = 1.0 - Vector{};
-        Vector lows[apart] = {one, one, one, one};
+    // The same of what was seen so far, entries of a message, with those that are not 0.
+    INLINE Watched<L, true> with_lows(const double* message, int64_t entries) const {
+        Watched<L, true> found{highs, 1.0 - Vector{}, least};
+        double rest = 1;
         int64_t k = 0;
-        for (; k + apart * lanes <= entries; k += apart * lanes)
-            for (int64_t p = 0; p < apart; ++p) lows[p] = smaller_of(*reinterpret_cast<const Vector*>(message + k + p * lanes), lows[p]);
-        double low = 1;
-        for (; k < entries; ++k) low = message[k] > 0 ? std::min(low, message[k]) : low;
-        for (int64_t i = 0; i < apart * lanes; ++i) low = std::min(low, lows[i / lanes][i % lanes]);
-        return low;
+        for (; k + L::count <= entries; k += L::count) found.lows = smaller_of(*reinterpret_cast<const Vector*>(message + k), found.lows);
+        for (; k < entries; ++k) rest = message[k] > 0 ? std::min(rest, message[k]) : rest;
+        found.lows[0] = std::min(found.lows[0], rest);
+        return found;
+    }
+    INLINE Extremes found() const {
+        Extremes all;
+        for (int i = 0; i < L::count; ++i)
+            all = {std::max(all.high, highs[i]), std::min(all.low, LOWS ? lows[i] : least[i]), std::min(all.least, least[i])};
+        return all;
     }
 };
 
 // COUNT tables and ROWS rows where the compiler is to know them; -1 and 0 else.
-template <int COUNT, int ROWS_, class L>
+template <int COUNT, int ROWS_, class L, bool LOWS>
 INLINE void add_rows_of(
-    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Watched<L>& watched) {
+    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Watched<L, LOWS>& watched) {
     typedef typename L::V Vector;
     constexpr int64_t lanes = L::count;
     const int64_t tables_count = COUNT < 0 ? count : COUNT, row_count = ROWS_ ? ROWS_ : rows;
-    Watched<L> own = watched;  // in registers, as what is known of the tables: writing the message might change these in memory
+    Watched<L, LOWS> own = watched;  // in registers, as what is known of the tables: writing the message might change these in memory
     Lanewise near[COUNT < 0 ? 1 : COUNT];
     double factors[ROWS_ ? ROWS_ : 1];
     for (int k = 0; k < COUNT; ++k) near[k] = tables[k];
@@ -85,9 +86,9 @@ INLINE void add_rows_of(
 }
 
 // The rows of a block, added up.
-template <class L>
+template <class L, bool LOWS>
 INLINE void add_rows(
-    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Watched<L>& watched) {
+    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Watched<L, LOWS>& watched) {
     if (rows == 2 && count == 1)
         add_rows_of<1, 2>(tables, count, constant, rows, width, out, watched);
     else if (rows == 2 && count == 2)
