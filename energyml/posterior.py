@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Evidence, Kept, Problem, QueryRefused, Session
-from energyml.bind.batch import Batch
+from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.bind.repeated import Recall
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.plan.planner import Verdict
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel
     from energyml.sampling.trace import Trace
 
+_grad_enabled = torch.is_grad_enabled  # by its name: short calls ask often
 # Queries without arguments, made once: a posterior is asked for them often.
 _PLAIN = {kind: Query(kind) for kind in QUERIES}
 # Queries about a second posterior, whose log Z they take.
@@ -159,7 +160,7 @@ class Posterior:
 
         One that was computed without gradients serves only where none are wanted.
         """
-        tracked = torch.is_grad_enabled()
+        tracked = _grad_enabled()
         if self._values:
             for known in (True,) if tracked else (True, False):
                 if (kind, known) in self._values:
@@ -370,24 +371,21 @@ class Recalled(Posterior):
     """The posterior of a call that says what the last one said: nothing is opened as long as what is kept answers.
 
     Args:
-        kept: what the backend keeps of the batch.
+        recall: what serves such calls.
         model: the bound model.
-        said: the batch, and what is known about its answer.
-        verdict: about the backend.
-        backend: who answers.
     """
 
-    def __init__(
-        self, kept: Kept, model: EnergyModel, said: tuple[Batch, Evidence], verdict: Verdict, backend: Backend
-    ) -> None:
-        super().__init__(None, verdict, None, backend)
-        self._kept, self._model, self._said = kept, model, said
+    _opened, _problem = None, None
+
+    def __init__(self, recall: Recall, model: EnergyModel) -> None:  # short calls are many: what is None is the class's
+        self._recall, self._model = recall, model
+        self._verdict, self._backend, self._values = recall.verdict, recall.backend, {}
 
     @property
     def problem(self) -> Problem:
         """The batch: terms, tensors, and what is known about the answer."""
         if self._problem is None:
-            self._problem = self._model.problem_of(*self._said)
+            self._problem = self._model.problem_of(*self._recall.said)
         return self._problem
 
     @property
@@ -399,5 +397,14 @@ class Recalled(Posterior):
 
     def _at_once(self, kind: str) -> Any:
         model = self._model
-        value = self._kept.at_once(kind, model, model.gains)
+        value = self._recall.kept.at_once(kind, model, model.gains)
         return self._session.at_once(kind) if value is None else value
+
+    def _value(self, kind: str) -> Any:
+        if not self._values and not _grad_enabled() and kind in self._verdict.answers:  # as most often
+            model = self._model
+            value = self._recall.kept.at_once(kind, model, model.gains)
+            if value is not None:
+                self._values[kind, False] = value
+                return value
+        return super()._value(kind)

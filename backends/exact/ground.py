@@ -131,7 +131,8 @@ class Ground:
     ) -> Question | None:
         """The same by native code alone, for factors on cells and on the ends of edges, where a plan is found soon.
 
-        Nothing is kept for questions with other evidence, which is why the first one alone is answered so.
+        Nothing is kept for questions with other evidence, which is why the first one alone is answered so; the order
+        that it finds serves another kind of question about the same cells.
         """
         sources, evidence = self.sources, self.evidence
         if len(evidence.labels) != len(evidence.allowed):
@@ -145,8 +146,11 @@ class Ground:
             terms.append((parameter, edges, term.ends or (), term.variables))
         labels, counts = evidence.labels, sources.label_counts
         variables = [(shape, counts[name], labels.get(name)) for name, shape in sources.cells.shapes.items()]
-        names = tuple(read)
-        return Question.planned(sources.cells.count, self.plans.budget, (*variables,), (*terms,), names, marginals)
+        asked = [one for one in self.asked.values() if one]
+        return Question.planned(
+            sources.cells.count, self.plans.budget, (*variables,), (*terms,), tuple(read), marginals,
+            asked[0] if asked else None,
+        )  # fmt: skip
 
     def _planned(self, evidence: Evidence, outputs_last: bool) -> BatchElimination:
         known, sources, batch = self.observed(evidence), self.sources, self.sources.batch

@@ -117,6 +117,8 @@ struct Flat {
     uint8_t chunks;       // of eight entries of the clique, for each group
     bool paired;          // a chunk is two rows of at most four entries
     bool far;             // lanes are loaded one by one: places go beyond 7, or shuffles are slow
+    bool normalised;      // as the step's: the way up reads nothing else of that
+    bool plain;           // two pieces, of which all lanes are near, and no more
 };
 
 // A table of which the factors take their entries.

@@ -44,6 +44,28 @@ INLINE V<double> quick_exponential(V<double> x) {
     return x < all<double>(L::low) ? V<double>{} : found;
 }
 
+// The same where vectors are wide: one shuffle gives the 16th part of a power of two, and what remains is so small that half as many
+// powers of it do.
+INLINE Wide wide_exponential(Wide x) {
+    typedef Lanes<double> L;
+    const Wide lowest = L::low - Wide{};
+    const Wide bounded = x > lowest ? x : lowest;
+    Wide shifted = bounded * (16 * 1.44269504088896340736) + L::magic;
+    const Wide n = shifted - L::magic;
+    const Wide r = bounded - n * (L::ln2_high / 16) - n * (L::ln2_low / 16), z = r * r;
+    // exp(r) - 1: its power series with the seventh power as the nearest sum of lower ones.
+    const Wide first = 0.5 + r * 0.16666666662844765, second = 1.0 / 24 + r * 0.008333496247359863 + z * (1.0 / 720);
+    const Wide p = r * 1.0000000000000022 + z * (first + z * second);
+    // The low bits of `shifted` say which of the parts; those above are the exponent, and shifting drops everything above them.
+    const WideIndex bits = reinterpret_cast<WideIndex&>(shifted);
+    const Wide low_parts = {1.0, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916, 1.189207115002721, 1.241857812073484, 1.2968395546510096, 1.3542555469368927};
+    const Wide high_parts = {1.4142135623730951, 1.4768261459394993, 1.5422108254079407, 1.6104903319492543, 1.681792830507429, 1.7562521603732995, 1.8340080864093424, 1.9152065613971474};
+    Wide part = __builtin_shuffle(low_parts, high_parts, bits);
+    WideIndex scaled = reinterpret_cast<WideIndex&>(part) + ((bits & ~int64_t{15}) << 48);
+    const Wide power = reinterpret_cast<Wide&>(scaled);
+    return x < lowest ? Wide{} : power + power * p;
+}
+
 // The smaller of two numbers, of which the first may be 0 and does not count then.
 template <class Vector> INLINE Vector smaller_of(Vector value, Vector least) {
     const Vector there = value > Vector{} ? value : least;
@@ -77,7 +99,10 @@ class FlatSteps {
         : pieces_(graph.pieces.data()), backs_(graph.backs.data()), messages_(graph.sources.size()), room_(room), shifts_(shifts) {}
 
     // The message of a step; `least` with the smaller of its own lanes and the entries that are not 0.
-    INLINE Wide up(const Flat& step, Wide least) const { return step.far ? up_of<true>(step, least) : up_of<false>(step, least); }
+    INLINE Wide up(const Flat& step, Wide least) const {
+        if (step.plain) return plain_up(step, least);
+        return step.far ? up_of<true>(step, least) : up_of<false>(step, least);
+    }
 
     // The shares of the tables and messages of a step, from those of its message: receivers say where these go, null for nowhere.
     INLINE void down(const Flat& step, const double* shares, double scale, double* const* receivers) const {
@@ -124,6 +149,15 @@ class FlatSteps {
         Wide found = 1.0 - Wide{};
         for (const Piece* end = piece + inputs; piece != end; ++piece) found *= lanes<FAR>(*piece);
         return found;
+    }
+
+    // As most steps of small graphs are: two rows of at most four entries, from two tables.
+    INLINE Wide plain_up(const Flat& step, Wide least) const {
+        const Piece* piece = pieces_ + step.first;
+        Wide sums = lanes<false>(piece[0]) * lanes<false>(piece[1]);
+        sums += halves_swapped(sums);
+        store_wide(room_ + step.message, sums);
+        return smaller_of(sums, least);
     }
 
     template <bool FAR> INLINE Wide up_of(const Flat& step, Wide least) const {
@@ -185,17 +219,17 @@ class FlatSteps {
 DISPATCH size_t send_flat(
     const Graph& graph, size_t first, double* room, const int64_t* shifts, bool careful, double* lows, double* scales, int64_t& exponent) {
     const FlatSteps steps(graph, room, shifts);
+    const Flat *const flats = graph.flats.data(), *const end = flats + graph.flats.size(), *step = flats + first;
     Wide least = load_wide(lows);
-    size_t k = first;
-    for (; k < graph.flats.size() && graph.flats[k].groups; ++k) {
-        least = steps.up(graph.flats[k], least);
-        if (!careful && !graph.steps[k].normalised) continue;
-        const int64_t by = steps.normalise(graph.flats[k], least);
-        scales[k] = power_of_two<double>(-by);
+    for (; step != end && step->groups; ++step) {
+        least = steps.up(*step, least);
+        if (!careful && !step->normalised) continue;
+        const int64_t by = steps.normalise(*step, least);
+        scales[step - flats] = power_of_two<double>(-by);
         exponent += by;
     }
     store_wide(lows, least);
-    return k;
+    return static_cast<size_t>(step - flats);
 }
 
 // The shares, from step `last - 1` down; the last step that is none, plus 1.
@@ -207,41 +241,62 @@ DISPATCH size_t hand_out_flat(
     return last;
 }
 
-// exp(entries - the largest of them); the largest (0 where all are -inf), and how far below it the smallest is that is not -inf.
-DISPATCH double exponentiate(const double* from, int64_t count, double* to, double& low) {
-    constexpr int lanes = Lanes<double>::count;
-    const V<double> nothing = all<double>(NOTHING);
-    V<double> highs = nothing, lows = -nothing;
+// exp(entries - the largest of them), some lanes at a time; see `exponentiate`.
+template <class L, class F> INLINE double exponentiate_by(const double* from, int64_t count, double* to, double& low, F exponential_of) {
+    typedef typename L::V Vector;
+    constexpr int64_t lanes = L::count, apart = 4;  // so many at a time, as each waits for its own last comparison
+    const Vector nothing = NOTHING - Vector{};
+    Vector highs[apart] = {nothing, nothing, nothing, nothing};
     int64_t k = 0;
+    for (; k + apart * lanes <= count; k += apart * lanes)
+        for (int64_t p = 0; p < apart; ++p) {
+            const Vector here = *reinterpret_cast<const Vector*>(from + k + p * lanes);
+            highs[p] = here > highs[p] ? here : highs[p];
+        }
     for (; k + lanes <= count; k += lanes) {
-        const V<double> here = load(from + k);
-        highs = larger<double>(here, highs);
-        lows = smaller<double>(here > nothing ? here : lows, lows);
+        const Vector here = *reinterpret_cast<const Vector*>(from + k);
+        highs[0] = here > highs[0] ? here : highs[0];
     }
-    double high = horizontal_max<double>(highs), least = -horizontal_max<double>(-lows);
-    for (; k < count; ++k) {
-        high = std::max(high, from[k]);
-        least = from[k] > NOTHING && from[k] < least ? from[k] : least;
-    }
+    double high = NOTHING;
+    for (; k < count; ++k) high = std::max(high, from[k]);
+    for (int64_t p = 1; p < apart; ++p) highs[0] = highs[p] > highs[0] ? highs[p] : highs[0];
+    for (int64_t i = 0; i < lanes; ++i) high = std::max(high, highs[0][i]);
     low = 0;
     if (!(high > NOTHING)) {
         std::fill(to, to + count, 0.0);
         return 0;
     }
-    low = least - high;
-    for (k = 0; k + 2 * lanes <= count; k += 2 * lanes) {
-        const V<double> one = quick_exponential(load(from + k) - high), other = quick_exponential(load(from + k + lanes) - high);
-        store(to + k, one);
-        store(to + k + lanes, other);
+    if (!(high < -NOTHING)) {
+        low = NOTHING;  // all others are too far below
+        return high;
     }
+    Vector lows[2] = {Vector{}, Vector{}};
+    const auto take = [&](Vector here, int which) __attribute__((always_inline)) {
+        const Vector below = here - high;
+        const Vector there = below > nothing ? below : lows[which];
+        lows[which] = there < lows[which] ? there : lows[which];
+        return exponential_of(below);
+    };
+    for (k = 0; k + 2 * lanes <= count; k += 2 * lanes)
+        for (int which = 0; which < 2; ++which)
+            *reinterpret_cast<Vector*>(to + k + which * lanes) = take(*reinterpret_cast<const Vector*>(from + k + which * lanes), which);
     for (; k < count; k += lanes) {
         const int64_t live = std::min<int64_t>(lanes, count - k);
-        V<double> rest = V<double>{};
-        for (int64_t i = 0; i < live; ++i) rest[i] = from[k + i] - high;
-        rest = quick_exponential(rest);
+        Vector rest = nothing;
+        for (int64_t i = 0; i < live; ++i) rest[i] = from[k + i];
+        rest = take(rest, 0);
         for (int64_t i = 0; i < live; ++i) to[k + i] = rest[i];
     }
+    for (int64_t i = 0; i < lanes; ++i) low = std::min({low, lows[0][i], lows[1][i]});
     return high;
+}
+
+// exp(entries - the largest of them); the largest (0 where all are -inf), and how far below it the smallest is that is not -inf.
+DISPATCH double exponentiate(const double* from, int64_t count, double* to, double& low) {
+    const auto wide = [](Wide x) __attribute__((always_inline)) { return wide_exponential(x); };
+    const auto narrow = [](V<double> x) __attribute__((always_inline)) { return quick_exponential(x); };
+    return vectors_are_wide() ? exponentiate_by<WideLanes>(from, count, to, low, wide)
+                              : exponentiate_by<Lanes<double>>(from, count, to, low, narrow);
 }
 
 }  // namespace energyml

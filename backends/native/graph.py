@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from energyml.backends.native import graphs as kernels
 from energyml.backends.native.planning import METHODS, Steps
-from energyml.plan.elimination import CHEAP, Program, first_search
+from energyml.bind.repeated import compare_by
+from energyml.plan.elimination import WORTH_SEARCHING, Program, trials
 
 _EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
 if kernels is not None:
@@ -24,6 +24,9 @@ if kernels is not None:
     )  # fmt: skip
 # Whether questions can be asked: this torch lets native code look into its tensors.
 ASKS = kernels is not None and _EXCHANGE is not None
+if ASKS:
+    assert kernels is not None
+    compare_by(kernels.keep_call, kernels.says_again)
 
 AskedVariable: TypeAlias = tuple[tuple[int, ...], int, Tensor | None]
 AskedTerm: TypeAlias = tuple[Tensor, Tensor | None, tuple[int, ...], tuple[int, ...]]
@@ -212,8 +215,9 @@ class Question:
         terms: tuple[AskedTerm, ...],
         parameters: tuple[str, ...],
         marginals: Mapping[str, tuple[int, ...]],
+        like: Question | None = None,
     ) -> Question | None:
-        """The same without a plan: from labels and scopes, where the order that is found first is cheap and fits.
+        """The same without a plan: from labels and scopes, where simple searches find an order that fits.
 
         Args:
             cells: how many there are.
@@ -223,11 +227,16 @@ class Question:
                 cell of the variable is one), at which end each cell of the scope stands, and of which variable it is.
             parameters: the names of the parameters.
             marginals: as in `of`.
+            like: another question about the same graph and cells: its order is taken.
+
+        Cost: as many searches as `cheapest` makes for a program that is not worth opt_einsum's.
         """
         assert kernels is not None
+        alike = len({labels for _, labels, _ in variables}) == 1
+        tried = [(METHODS[method], ties, worth) for method, ties, worth in trials(cells, alike)]
         made = kernels.plan_question(
-            METHODS[first_search(cells)], math.inf, 0, float(CHEAP), budget, variables, terms, parameters,
-            tuple(marginals.values()),
+            (*tried,), float(WORTH_SEARCHING), budget, variables, terms, parameters, tuple(marginals.values()),
+            None if like is None else like._question,
         )  # fmt: skip
         return None if made is None else Question(made, tuple(marginals))
 

@@ -167,28 +167,61 @@ static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
     if (!fine) throw std::bad_alloc();
 }
 
-// How an order is looked for: search(graph, limit, ties, order) gives the width, or -1 when above the limit.
+// How an order is looked for: find(graph, bounds, ties, order) gives the width, or -1 beyond the bounds.
 struct Search {
-    int64_t (*find)(const Scopes&, double, int64_t, int64_t*);
-    double limit;
+    int64_t (*find)(const Scopes&, const SearchBounds&, int64_t, int64_t*);
+    SearchBounds bounds;
     int64_t ties;
 };
 
-static Search read_search(Arguments& take) {
-    constexpr int64_t (*searches[])(const Scopes&, double, int64_t, int64_t*) = {min_weight, min_fill, natural};
-    const int64_t method = take.number();
-    const double limit = take.real();
-    return {searches[method], limit, take.number()};
+static Search search_by(int64_t method, double width, int64_t ties) {
+    constexpr int64_t (*searches[])(const Scopes&, const SearchBounds&, int64_t, int64_t*) = {min_weight, min_fill, natural};
+    return {searches[method], {width, std::numeric_limits<double>::infinity()}, ties};
 }
 
-// The program of the order that a search finds; false where that is above its limit.
-static bool plan(Scopes& graph, const Search& search, Compiled& made) {
-    graph.weigh();
-    std::vector<int64_t> order(static_cast<size_t>(graph.cells));
-    if (search.find(graph, search.limit, search.ties, order.data()) < 0) return false;
-    const int64_t steps = std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); });
-    made = compile_order(graph, order.data(), steps);
+static Search read_search(Arguments& take) {
+    const int64_t method = take.number();
+    const double width = take.real();
+    return search_by(method, width, take.number());
+}
+
+// The program of the order that a search finds in a graph that was weighed; false where that is beyond its bounds.
+static bool plan(const Scopes& graph, const Search& search, Compiled& made) {
+    made.order.resize(static_cast<size_t>(graph.cells));
+    if (search.find(graph, search.bounds, search.ties, made.order.data()) < 0) return false;
+    made.order.resize(static_cast<size_t>(std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); })));
+    compile_order(graph, made);
     return true;
+}
+
+// A search, and how many operations the best order so far must take for it to be worth its while.
+struct Trial {
+    Search search;
+    double worth;
+};
+
+// The cheapest program that searches find, one after another, as `cheapest` in energyml/plan/elimination.py does; false where it takes more
+// than some operations, for which that has more ways.
+static bool plan_cheapest(const Scopes& graph, const std::vector<Trial>& trials, double most, Compiled& best) {
+    int64_t fewest = 0;  // labels of a cell that has more than one
+    bool bounded = true;
+    for (int64_t cell = 0; cell < graph.cells; ++cell) {
+        bounded = bounded && graph.sizes[cell] > 1;
+        if (graph.sizes[cell] > 1 && (!fewest || graph.sizes[cell] < fewest)) fewest = graph.sizes[cell];
+    }
+    Compiled made;
+    for (size_t k = 0; k < trials.size(); ++k) {
+        Search search = trials[k].search;
+        if (k) {
+            if (best.operations < trials[k].worth || (search.ties && best.operations > most)) break;
+            search.bounds.entries = best.operations;
+            if (bounded) search.bounds.width = std::log(std::max(2.0, best.operations)) / std::log(static_cast<double>(fewest));
+        }
+        const bool found = plan(graph, search, made);
+        if (!k && !found) return false;
+        if (found && (!k || made.operations < best.operations)) std::swap(made, best);
+    }
+    return best.operations <= most;
 }
 
 static constexpr const char* PROGRAM = "energyml.program";
@@ -197,7 +230,7 @@ static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCap
 
 }  // namespace energyml
 
-#include "question.h"
+#include "repeated.h"
 
 using namespace energyml;
 
@@ -230,7 +263,7 @@ static PyObject* search_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     int64_t width = 0;
     const auto work = [&] {
         graph.weigh();
-        width = search.find(graph, search.limit, search.ties, order);
+        width = search.find(graph, search.bounds, search.ties, order);
     };
     return unlocked(work) ? PyLong_FromLongLong(width) : nullptr;
 }
@@ -244,7 +277,11 @@ static PyObject* plan_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     const Search search = read_search(take);
     Compiled made;
     bool found = false;
-    if (!unlocked([&] { found = plan(graph, search, made); })) return nullptr;
+    const auto work = [&] {
+        graph.weigh();
+        found = plan(graph, search, made);
+    };
+    if (!unlocked(work)) return nullptr;
     if (!found) Py_RETURN_NONE;
     return described(made);
 }
@@ -257,7 +294,11 @@ static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n)
     const auto* order = take.pointer<const int64_t>();
     const int64_t steps = take.number();
     Compiled made;
-    return unlocked([&] { made = compile_order(graph, order, steps); }) ? described(made) : nullptr;
+    const auto work = [&] {
+        made.order.assign(order, order + steps);
+        compile_order(graph, made);
+    };
+    return unlocked(work) ? described(made) : nullptr;
 }
 
 static PyObject* as_bytes(const std::vector<int64_t>& numbers) {
@@ -362,6 +403,8 @@ static PyMethodDef methods[] = {
     {"make_question", reinterpret_cast<PyCFunction>(make_question), METH_FASTCALL, "A question about tensors as they are."},
     {"plan_question", reinterpret_cast<PyCFunction>(plan_question), METH_FASTCALL, "The same from labels and scopes, where a first order is good enough."},
     {"ask", reinterpret_cast<PyCFunction>(ask), METH_FASTCALL, "Answer a question."},
+    {"keep_call", reinterpret_cast<PyCFunction>(keep_call), METH_FASTCALL, "What a call gave, to compare others with."},
+    {"says_again", reinterpret_cast<PyCFunction>(says_again), METH_FASTCALL, "Whether a call says what an earlier one said."},
     {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
     {nullptr, nullptr, 0, nullptr}};
 

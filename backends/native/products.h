@@ -66,14 +66,20 @@ class ProductPass {
     template <class L> INLINE Extremes add_up(const Elimination& step, double* out) {
         open(step, false);
         Odometer odometer(step, room_);
-        Watched<L> watched;
-        for (int64_t entry = 0; entry < step.entries; entry += step.lanes) {
+        int64_t entry = 0;
+        const auto add_block = [&](auto& watched) __attribute__((always_inline)) {
             lay_out(step);
             const int64_t count = static_cast<int64_t>(room_.lanewise.size());
             add_rows(room_.lanewise.data(), count, room_.block.data(), step.rows, step.lanes, out + entry, watched);
             odometer.advance();
-        }
-        return watched.found();
+            entry += step.lanes;
+        };
+        Watched<L> watched;
+        while (entry < step.entries && !watched.zeros()) add_block(watched);
+        if (!watched.zeros()) return watched.found();
+        Watched<L, true> careful = watched.with_lows(out, entry);
+        while (entry < step.entries) add_block(careful);
+        return careful.found();
     }
 
     // The shares of the inputs of a step, from those of its message.

@@ -10,6 +10,7 @@
 namespace energyml {
 
 struct Compiled {
+    std::vector<int64_t> order;  // of the cells that are eliminated
     std::vector<int64_t> numbers;
     int64_t width = 0;
     double operations = 0, entries = 0;
@@ -48,9 +49,12 @@ class Buckets {
     std::vector<int64_t> first_, last_, next_;
 };
 
-// The program of an order (bucket elimination: Dechter 1999).
-static Compiled compile_order(const Scopes& graph, const int64_t* order, int64_t steps) {
-    Compiled made;
+// The program of the order that is given with it (bucket elimination: Dechter 1999).
+static void compile_order(const Scopes& graph, Compiled& made) {
+    const std::vector<int64_t>& order = made.order;
+    const auto steps = static_cast<int64_t>(order.size());
+    made.width = 0;
+    made.operations = made.entries = 0;
     std::vector<int64_t> place(static_cast<size_t>(graph.cells), steps);
     for (int64_t k = 0; k < steps; ++k) place[order[k]] = k;
     Buckets buckets(steps + 1, graph.factors + steps);  // the last one is for loose tables
@@ -63,7 +67,7 @@ static Compiled compile_order(const Scopes& graph, const int64_t* order, int64_t
     std::vector<int64_t> seen(static_cast<size_t>(steps), -1);
     messages.reserve(static_cast<size_t>(8 * steps));
     made.numbers.reserve(static_cast<size_t>(12 * steps + graph.factors));
-    made.numbers = {steps, 0};
+    made.numbers.assign({steps, 0});
     for (int64_t k = 0; k < steps; ++k) {
         kept.clear();
         const auto keep = [&](int64_t at) {
@@ -106,7 +110,6 @@ static Compiled compile_order(const Scopes& graph, const int64_t* order, int64_t
     const size_t end = made.numbers.size();
     buckets.each(steps, [&](int64_t table) { made.numbers.push_back(table); });
     made.numbers[1] = static_cast<int64_t>(made.numbers.size() - end);
-    return made;
 }
 
 // The cells of the elements of a table's index set: listed, or where there is no list one cell each, from the first on.
@@ -236,6 +239,7 @@ class Assembly {
             bound(step, flat);
         }
         for (; loose > 0; --loose) graph_.loose.push_back(input(*next++, nullptr));
+        for (size_t k = 0; k < graph_.steps.size(); ++k) graph_.flats[k].normalised = graph_.steps[k].normalised;
         return std::move(graph_);
     }
 
@@ -365,6 +369,7 @@ class Assembly {
         made.chunks = static_cast<uint8_t>(chunks);
         made.paired = paired;
         made.far = furthest > 7 || !vectors_are_wide();
+        made.plain = paired && inputs == 2 && groups == 1 && chunks == 1 && !made.far;
         return true;
     }
 

@@ -17,12 +17,16 @@ inline bool seen(PyObject* object, DLTensor& out) {
     return false;
 }
 
-// Where the numbers of a tensor begin that is contiguous, of 64 bits and of a kind; null where it is another.
-inline void* numbers_in(const DLTensor& tensor, uint8_t code) {
-    if (tensor.code != code || tensor.bits != 64) return nullptr;
+inline bool is_contiguous(const DLTensor& tensor) {
     int64_t each = 1;
     for (int32_t i = tensor.dims; i-- > 0; each *= tensor.shape[i])
-        if (tensor.strides && tensor.shape[i] != 1 && tensor.strides[i] != each) return nullptr;
+        if (tensor.strides && tensor.shape[i] != 1 && tensor.strides[i] != each) return false;
+    return true;
+}
+
+// Where the numbers of a tensor begin that is contiguous, of 64 bits and of a kind; null where it is another.
+inline void* numbers_in(const DLTensor& tensor, uint8_t code) {
+    if (tensor.code != code || tensor.bits != 64 || !is_contiguous(tensor)) return nullptr;
     return static_cast<char*>(tensor.data) + tensor.offset;
 }
 inline const double* reals_in(const DLTensor& tensor) { return static_cast<const double*>(numbers_in(tensor, 2)); }
@@ -46,6 +50,7 @@ struct Question {
     std::vector<std::vector<int64_t>> shapes;  // of these
     std::vector<int64_t> strides;              // of tables over examples, of which there is one
     Object marginals;                          // shapes of the gradients of the other tables, which are zeros; empty for log Z
+    std::vector<int64_t> order;                // in which cells are eliminated, where it was found here
 };
 
 inline constexpr const char* QUESTION = "energyml.question";
@@ -61,6 +66,26 @@ inline Object held(PyObject* object) {
 inline Object new_beside(PyObject* beside, PyObject* shape) {
     PyObject* args[] = {beside, shape};
     return Object(PyObject_VectorcallMethod(torch.new_empty, args, 2, nullptr));
+}
+
+// A new tensor [1] that holds a number, in memory of its own: half as long as asking torch for one and writing into it.
+inline PyObject* tensor_of(double number) {
+    struct Box {
+        Lent lent;
+        int64_t one;  // its size and its stride
+        double number;
+    };
+    auto* box = static_cast<Box*>(std::malloc(sizeof(Box)));
+    if (!box) return PyErr_NoMemory();
+    constexpr int32_t processor = 1;
+    constexpr uint8_t real = 2, bits = 64;
+    box->one = 1;
+    box->number = number;
+    box->lent = {1, 0, nullptr, [](Lent* self) { std::free(self); }, 0, {&box->number, processor, 0, 1, real, bits, 1, &box->one, &box->one, 0}};
+    void* made = nullptr;
+    if (torch.exchange->adopt(&box->lent, &made) == 0) return static_cast<PyObject*>(made);
+    std::free(box);
+    return nullptr;
 }
 
 // make_question(program, labels, known, names, shapes, marginals) -> a question for `ask`; labels: of all cells, known: the known ones
@@ -168,13 +193,21 @@ struct Subject {
         for (size_t v = 0; v < own.size(); ++v) places.push_back({listed.back().data() + starts[v], starts[v + 1] - starts[v], 1, 0});
     }
 
-    // The program of the order that a search finds; null where that takes more than some operations, or some bytes.
-    std::unique_ptr<Graph> program(const Search& search, double most_operations, double most_bytes, bool marginals) {
+    // The program of the cheapest order that is found, or of a known one; null where that takes more than some operations, or some bytes.
+    std::unique_ptr<Graph> program(const std::vector<Trial>& trials, double most_operations, double most_bytes, bool marginals, std::vector<int64_t>& order) {
         add_cells(marginals);
         const Gathered factors(places, starts.back());
         Scopes graph{starts.back(), static_cast<int64_t>(factors.sources.size()), factors.members.data(), factors.starts.data(), sizes.data(), marks.data()};
         Compiled made;
-        if (!plan(graph, search, made) || made.operations >= most_operations || 2 * sizeof(double) * made.entries > most_bytes) return nullptr;
+        if (order.empty()) {
+            graph.weigh();
+            if (!plan_cheapest(graph, trials, most_operations, made)) return nullptr;
+            order = made.order;
+        } else {
+            made.order = order;
+            compile_order(graph, made);
+        }
+        if (2 * sizeof(double) * made.entries > most_bytes) return nullptr;
         Layout layout{factors.sources.data(), factors.elements.data(), {}, 0, known.data(), static_cast<int64_t>(known.size())};
         for (size_t k = 0; k < shapes.size(); ++k) layout.add(domains[k], arities[k], &shapes[k]);
         for (const auto& shape : own) layout.add({shape.begin(), shape.end() - 1}, 1, marginals ? &shape : nullptr);
@@ -182,25 +215,45 @@ struct Subject {
     }
 };
 
-// plan_question(method, limit, ties, operations, bytes, variables, terms, names, marginals) -> a question for `ask`; None where the order that
-// the search finds is not good enough, or tables are not parameters as they are
+// Searches: a method, a way to break ties, and the operations from which it is worth its while.
+inline std::vector<Trial> read_trials(PyObject* tuple) {
+    std::vector<Trial> found;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(tuple); ++k) {
+        PyObject* one = PyTuple_GET_ITEM(tuple, k);
+        const int64_t method = PyLong_AsLongLong(PyTuple_GetItem(one, 0)), ties = PyLong_AsLongLong(PyTuple_GetItem(one, 1));
+        const double worth = PyFloat_AsDouble(PyTuple_GetItem(one, 2));
+        if (PyErr_Occurred()) break;
+        found.push_back({search_by(method, std::numeric_limits<double>::infinity(), ties), worth});
+    }
+    return found;
+}
+
+// plan_question(trials, operations, bytes, variables, terms, names, marginals, like) -> a question for `ask`; None where the best order that
+// is found takes more operations or bytes, or tables are not parameters as they are; like: another question about the same, whose order is
+// taken, or None
 inline PyObject* plan_question(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 9)) return nullptr;
-    Arguments take{args};
-    const Search search = read_search(take);
+    if (!counted(n, 8)) return nullptr;
+    Arguments take{args + 1};
+    const std::vector<Trial> trials = read_trials(args[0]);
     const double most_operations = take.real(), most_bytes = take.real();
+    std::vector<int64_t> order;
+    if (args[7] != Py_None) {
+        const auto* like = static_cast<const Question*>(PyCapsule_GetPointer(args[7], QUESTION));
+        if (like) order = like->order;
+    }
+    if (PyErr_Occurred()) return nullptr;
     Subject subject;
     bool fine = true;
     const auto read_all = [&] {
-        for (Py_ssize_t k = 0; fine && k < PyTuple_Size(args[5]); ++k) fine = subject.add_variable(PyTuple_GET_ITEM(args[5], k));
-        for (Py_ssize_t k = 0; fine && k < PyTuple_Size(args[6]); ++k) fine = subject.add_term(PyTuple_GET_ITEM(args[6], k));
+        for (Py_ssize_t k = 0; fine && k < PyTuple_Size(args[3]); ++k) fine = subject.add_variable(PyTuple_GET_ITEM(args[3], k));
+        for (Py_ssize_t k = 0; fine && k < PyTuple_Size(args[4]); ++k) fine = subject.add_term(PyTuple_GET_ITEM(args[4], k));
     };
     if (!memory_suffices(read_all)) return PyErr_NoMemory();
     if (PyErr_Occurred()) return nullptr;
     if (!fine) Py_RETURN_NONE;
-    const bool marginals = PyTuple_Size(args[8]) > 0;
+    const bool marginals = PyTuple_Size(args[6]) > 0;
     std::unique_ptr<Graph> graph;
-    if (!unlocked([&] { graph = subject.program(search, most_operations, most_bytes, marginals); })) return nullptr;
+    if (!unlocked([&] { graph = subject.program(trials, most_operations, most_bytes, marginals, order); })) return nullptr;
     if (!graph) Py_RETURN_NONE;
     if (marginals && !memory_suffices([&] { graph->find_returns(); })) return PyErr_NoMemory();
     auto made = std::make_unique<Question>();
@@ -209,12 +262,16 @@ inline PyObject* plan_question(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!made->program) return nullptr;
     graph.release();
     for (int64_t cell : subject.known) made->labels.push_back(subject.labels[static_cast<size_t>(cell)]);
-    made->names = held(args[7]);
+    made->names = held(args[5]);
     made->shapes = std::move(subject.shapes);
     made->strides.resize(made->graph->sources.size(), 0);
-    made->marginals = held(args[8]);
+    made->marginals = held(args[6]);
+    made->order = std::move(order);
     return PyCapsule_New(made.release(), QUESTION, forget_question);
 }
+
+// Entries of messages from which other threads of Python's are let in meanwhile: fewer take microseconds, as long as letting go of the lock.
+inline constexpr int64_t WORTH_UNLOCKING = 4096;
 
 // ask(question, parameters) -> log Z [1], or a tuple of marginals; None where the parameters are not what they were
 inline PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t n) {
@@ -258,14 +315,13 @@ inline PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t n) {
     asked.weights = wanted ? &weight : nullptr;
     asked.gradients = gradients.data();
     asked.sums = static_cast<int64_t>(question->graph->steps.size());
-    if (!unlocked([&] { eliminate_all(*question->graph, asked, 1); })) return nullptr;
-    if (wanted) return found.given_away();
-    static PyObject* const one = PyLong_FromLong(1);
-    Object made = new_beside(beside, one);
-    DLTensor seen;
-    if (!made || torch.exchange->look(made.held, &seen) != 0) return nullptr;
-    *static_cast<double*>(seen.data) = log_z;
-    return made.given_away();
+    const auto work = [&] { eliminate_all(*question->graph, asked, 1); };
+    if (question->graph->workspace > WORTH_UNLOCKING) {
+        if (!unlocked(work)) return nullptr;
+    } else if (!memory_suffices(work)) {
+        return PyErr_NoMemory();
+    }
+    return wanted ? found.given_away() : tensor_of(log_z);
 }
 
 }  // namespace energyml

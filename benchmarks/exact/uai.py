@@ -26,6 +26,7 @@ PATIENCE = 60  # seconds that pgmpy has for a task
 MOST = 6 * 2**30  # bytes that it may ask for
 TASKS = ("PR", "MAR")
 PASSES = {"PR": 1, "MAR": 2}
+FIRST = 15  # first questions, each of a model that was just read; their median counts
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def ours(path: Path, task: str) -> dict[str, float | str]:
         return torch.no_grad()(lambda: answer(model.infer(evidence=evidence, using="exact")))
 
     first = []
-    for _ in range(3):
+    for _ in range(FIRST):
         model = em.interop.read_uai(path)
         evidence = em.interop.read_evid(evid, model) if evid.exists() else None
         call = asked(model, evidence)

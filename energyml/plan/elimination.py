@@ -274,7 +274,7 @@ def cheapest(compiler: Compiler, budget: float = math.inf) -> Program:
     bounded = min(sizes, default=fewest) > 1
     limit = widest
     best: Program | None = None
-    for number, (method, ties, worth) in enumerate(_trials(compiler.sizes, len(sizes) == 1)):
+    for number, (method, ties, worth) in enumerate(trials(len(compiler.sizes), len(sizes) == 1)):
         if best is not None:
             if best.operations < worth or (ties and not _may_fit(best, budget)):
                 break  # it is good enough, or so far from it that others like it are no help
@@ -306,10 +306,14 @@ SEARCHES: Mapping[str, Callable[[Primal, float | None], Elimination | None]] = {
 }
 
 
-def _trials(sizes: Sequence[int], alike: bool) -> Iterator[tuple[str, int, float]]:
-    """Searches, ways to break ties, and how many operations the best order so far must take for each to be worth it."""
-    cells = len(sizes)
-    yield first_search(cells), 0, 0
+def trials(cells: int, alike: bool) -> Iterator[tuple[str, int, float]]:
+    """Searches, ways to break ties, and how many operations the best order so far must take for each to be worth it.
+
+    Args:
+        cells: how many there are.
+        alike: whether all have as many labels.
+    """
+    yield "min-weight" if cells > SOON_BY_FILL else "min-fill", 0, 0
     if SOON_BY_FILL < cells <= LARGEST_FOR_FILL:
         yield "min-fill", 0, CHEAP
     if cells <= SOON_BY_FILL and not alike:  # fill-in does not tell large label sets from small ones
@@ -320,11 +324,6 @@ def _trials(sizes: Sequence[int], alike: bool) -> Iterator[tuple[str, int, float
             yield "min-fill", ties, ties * WORTH_OTHER_TIES
     if cells <= SOON_BY_FILL and alike:
         yield "min-weight", 0, math.inf
-
-
-def first_search(cells: int) -> str:
-    """The search that is tried first: its order is taken where it takes fewer than `CHEAP` operations, and fits."""
-    return "min-weight" if cells > SOON_BY_FILL else "min-fill"
 
 
 def searched_by(method: str, ties: int) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import energyml as em
 from energyml.backends.native.graph import ASKS, Question
+from tests.exact.test_repeated import SPEC as REPEATED
 
 torch.set_num_threads(1)
 
@@ -87,3 +88,31 @@ def test_a_first_question_within_little_memory_is_refused_or_sliced() -> None:
         asked(model, None, tight)
     for found, wanted in zip(asked(model, None), truth, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+GRAPH = REPEATED.replace("dim T = 5", "dim T = 30").replace("dim E = 6", "dim E = 130")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_first_question_that_is_worth_many_searches(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a graph whose orders take more than some operations, beside the program that Python chooses."""
+    generator = torch.Generator().manual_seed(seed)
+    model, other = em.compile(GRAPH).double(), em.compile(GRAPH).double()
+    for parameter, same in zip(model.parameters(), other.parameters(), strict=True):
+        same.data = parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    link = torch.randint(30, (1, 130, 2), generator=generator)
+    model.fix(link=link), other.fix(link=link)
+    evidence = {"y": torch.full((1, 30), -1)}
+    evidence["y"][0, :4] = torch.randint(3, (4,), generator=generator)
+    plan, given = Question.planned, []
+    monkeypatch.setattr(Question, "planned", lambda *every: given.append((every, plan(*every))) or given[-1][1])
+    found = asked(model, evidence)
+    again = asked(model, evidence)
+    if ASKS:
+        (first, question), (second, marginals) = given
+        assert question is not None and marginals is not None
+        assert first[-1] is None and second[-1] is question  # what was found for log Z serves marginals
+    monkeypatch.setattr(Question, "planned", lambda *_: None)
+    for ours, repeated, wanted in zip(found, again, asked(other, evidence), strict=True):
+        torch.testing.assert_close(ours, wanted)
+        assert torch.equal(ours, repeated)
