@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Problem, QueryRefused
+from energyml.backends.precision import HALF
 from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
 from energyml.posterior import Posterior
+from energyml.queries import Query
 from energyml.transforms import seen
 
 
@@ -53,6 +55,18 @@ def factored_expectation(
     if total is None:
         raise QueryRefused("`expectation` needs values: tensors by variable or term")
     return total
+
+
+def log_z_of(other: Posterior) -> Tensor:
+    """[B]: log Z of a second model; in half precision not rounded yet, as it is about to be subtracted from."""
+    batch = other.problem.env.batch
+    if batch.dtype not in HALF:
+        return other.log_partition
+    found = other.ask(Query("log_partition", wide=True))
+    if found.status.is_open and batch.device.type == "cpu":
+        found.status.insist()
+    value: Tensor = found.value
+    return value
 
 
 def cross_entropy(log_z: Tensor, expected_score: Tensor, possible: Tensor) -> Tensor:

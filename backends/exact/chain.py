@@ -27,10 +27,12 @@ from energyml.backends.expectations import (
     divergence,
     expected,
     factored_expectation,
+    log_z_of,
     normalised,
     tables_of,
 )
 from energyml.backends.logspace import difference
+from energyml.backends.precision import rounded
 from energyml.bind.batch import Along
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
@@ -50,7 +52,8 @@ class ChainSession(Session):
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
-        return Result(handler(query))
+        value = handler(query)
+        return Result(value if query.wide else rounded(value, self.problem.env.batch.dtype))
 
     @property
     def potentials(self) -> Potentials:
@@ -191,7 +194,7 @@ class ChainSession(Session):
         else:  # its tables join cells that are no neighbours here
             ground = Ground.of(self.problem, Plans(MEGABYTES), True)
             score = GraphSession(self.problem, ground).expected_score(other)
-        return cross_entropy(query.other.log_partition, score, ~self.log_z.isneginf())
+        return cross_entropy(log_z_of(query.other), score, ~self.log_z.isneginf())
 
     def _kl(self, query: Query) -> Tensor:
         return divergence(self._cross_entropy(query), self._entropy(query))
