@@ -260,7 +260,10 @@ def spread(values: Tensor) -> Tensor:
 def inverse_of(factor: Tensor) -> Tensor:
     """[B, n, n]: the inverse of the matrices with these Cholesky factors."""
     if followed():  # the forward derivative of `cholesky_inverse` is wrong (torch 2.13)
-        return torch.cholesky_solve(torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device), factor)
+        eye = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
+        # That of `cholesky_solve` is wrong too where one matrix stands for a batch of as many as it has rows: it is
+        # taken for a batch of vectors then.
+        return torch.cholesky_solve(eye.expand(factor.shape), factor)
     return torch.cholesky_inverse(factor)
 
 
@@ -299,4 +302,4 @@ def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return basis.to(dtype)
 
 
-__all__ = ["Base", "Diagonal", "Transform", "cosines", "spread"]
+__all__ = ["Base", "Diagonal", "Transform", "cosines", "inverse_of", "spread"]

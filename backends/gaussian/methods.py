@@ -17,7 +17,7 @@ from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
 from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose
-from energyml.transforms import followed, forward_differentiated
+from energyml.transforms import followed
 
 # Orders of lists of edges are looked for in Python, up to this many positions.
 LARGEST_LIST = 20_000
@@ -115,11 +115,6 @@ class Methods:
                 f"`{self.name}`: conjugate gradients are not followed by `torch.func` and forward differentiation; "
                 "`infer exact` is, where a direct method fits into its `memory`, and `backward` and "
                 "`torch.autograd.grad` differentiate any method"
-            )
-        if choice.method == "woodbury" and forward_differentiated():
-            raise QueryRefused(
-                f"`{self.name}`: forward differentiation does not go through the Woodbury identity (torch has a wrong "
-                "derivative for what that needs); differentiate backward: `torch.func.grad`, `jacrev`, `backward`"
             )
         key = (choice.method, choice.base, attached)
         if key not in self._made:

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from energyml.backends.gaussian.bases import Base, Diagonal, spread
+from energyml.backends.gaussian.bases import Base, Diagonal, inverse_of, spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.bind.quadratic import QuadraticForm, gram, times
 
@@ -127,7 +127,7 @@ class Woodbury(Solver):
         parts = [self._symmetric(1.0, -1.0), self._symmetric(1.0, self.form.sizes.channels - 1.0)]
         eye = torch.eye(parts[0].inner.shape[1], dtype=parts[0].inner.dtype, device=parts[0].inner.device)
         factor, info = torch.linalg.cholesky_ex(torch.cat([part.inner for part in parts]) + eye)
-        inverse, definite = torch.cholesky_inverse(factor), info == 0
+        inverse, definite = inverse_of(factor), info == 0
         half = factor.shape[0] // 2
         found = [
             _Capacity(part.outer(inverse[here]), factor[here], definite[here])
