@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from energyml.transforms import followed
+from energyml.remembered import remembered
+from energyml.transforms import followed, recorded
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Vectors:
     across: float = 0.0
     known: Tensor | None = None
 
-    @cached_property
+    @remembered
     def _bounded(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Vectors, strength and A Aᵀ; of a bound the last is made on the way, and gradients meet in one product."""
         if not isinstance(self.weight, Bound):
@@ -197,7 +197,7 @@ class Stencil:
             parts.append(whole.reshape(mask.shape))
         return torch.stack(parts, 1)
 
-    @cached_property
+    @remembered
     def ends(self) -> tuple[tuple[tuple[slice, ...], tuple[slice, ...]], ...]:
         """For each direction: the first and the second cells of its edges, as slices of [B, M, *shape]."""
         every = (slice(None), slice(None))
@@ -465,7 +465,7 @@ class _WithGram(Function):
 
 def with_gram(values: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors [B or 1, K, N], and [B or 1, K, K] their products with each other; O(N K²)."""
-    if followed():
+    if recorded():
         return values, values @ values.transpose(1, 2)
     vectors, products = _WithGram.apply(values)  # type: ignore[no-untyped-call]
     return vectors, products
