@@ -13,7 +13,8 @@ from torch import Tensor
 
 from energyml.backends.gaussian.bases import Base, Diagonal, inverse_of, spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
-from energyml.bind.quadratic import QuadraticForm, gram, times
+from energyml.bind.lowrank import gram, times
+from energyml.bind.quadratic import QuadraticForm
 from energyml.remembered import remembered
 
 

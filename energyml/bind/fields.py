@@ -18,7 +18,8 @@ from torch import Tensor
 from energyml.bind.batch import Batch
 from energyml.bind.bound import BoundTerm, Labels, Softened
 from energyml.bind.gains import Normalised
-from energyml.bind.quadratic import Bound, Links, QuadraticForm, Sizes, Stencil, Vectors
+from energyml.bind.lowrank import Bound, Vectors
+from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
 from energyml.bind.whole import expanded
 from energyml.diagnostics import EnergyError
