@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Problem, QueryRefused
-from energyml.backends.precision import HALF
 from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
 from energyml.posterior import Posterior
@@ -58,12 +57,9 @@ def factored_expectation(
 
 
 def log_z_of(other: Posterior) -> Tensor:
-    """[B]: log Z of a second model; in half precision not rounded yet, as it is about to be subtracted from."""
-    batch = other.problem.env.batch
-    if batch.dtype not in HALF:
-        return other.log_partition
+    """[B]: log Z of a second model; not rounded where it came in a wider type, as it is about to be subtracted from."""
     found = other.ask(Query("log_partition", wide=True))
-    if found.status.is_open and batch.device.type == "cpu":
+    if found.status.is_open and other.problem.env.batch.device.type == "cpu":
         found.status.insist()
     value: Tensor = found.value
     return value

@@ -24,12 +24,7 @@ def widened(scores: Tensor) -> Tensor:
 
 
 def rounded(value: Any, dtype: torch.dtype) -> Any:
-    """An answer (a tensor, tensors by name, or an assignment) in the type of the scores, where that is half precision.
-
-    Any other type is the one that the answer was computed in.
-    """
-    if dtype not in HALF:
-        return value
+    """An answer from a wider type (a tensor, tensors by name, or an assignment) in that of the scores."""
     if isinstance(value, Tensor):
         return value.to(dtype)
     if isinstance(value, Assignment):

@@ -128,8 +128,8 @@ class GraphSession(Session):
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
-        value = handler(query)
-        return Result(value if query.wide else rounded(value, self.batch.dtype))
+        value, dtype = handler(query), self.batch.dtype
+        return Result(rounded(value, dtype) if self.dtype is not dtype and not query.wide else value)
 
     # ------------------------------------------------------------------------------------------------------- the batch
 
