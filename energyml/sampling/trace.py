@@ -235,7 +235,7 @@ class Trace:
         if self.mixed:
             return "nothing speaks against the chains having mixed"
         if not self.moved:
-            few = self.score.shape[0] < FEWEST  # as often as not, a chain that can move has not yet
+            few = self.score.shape[0] < FEWEST  # by chance alone chains that can move may not have yet
             more = f"raise `sweeps` ({self.score.shape[0]} are too few to show whether they can), " if few else ""
             return (
                 "THE CHAINS DID NOT MOVE, so they HAVE NOT MIXED: every one still has the answer that it started from; "
