@@ -11,6 +11,7 @@ from energyml.backend import Problem, QueryRefused
 from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
 from energyml.posterior import Posterior
+from energyml.queries import Query
 from energyml.transforms import seen
 
 
@@ -53,6 +54,15 @@ def factored_expectation(
     if total is None:
         raise QueryRefused("`expectation` needs values: tensors by variable or term")
     return total
+
+
+def log_z_of(other: Posterior) -> Tensor:
+    """[B]: log Z of a second model; not rounded where it came in a wider type, as it is about to be subtracted from."""
+    found = other.ask(Query("log_partition", wide=True))
+    if found.status.is_open and other.problem.env.batch.device.type == "cpu":
+        found.status.insist()
+    value: Tensor = found.value
+    return value
 
 
 def cross_entropy(log_z: Tensor, expected_score: Tensor, possible: Tensor) -> Tensor:

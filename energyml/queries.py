@@ -73,6 +73,8 @@ class Query:
         cost: a cost for each label of each cell, by variable (`max_with_cost`, `log_prob_with_cost`).
         values: a function of each cell or factor, by variable or term (`expectation`).
         other: the posterior of a second model (`cross_entropy`, `kl`).
+        wide: whether the answer may come in a wider type than the scores', as it was computed: for those who go on
+            adding and subtracting.
     """
 
     kind: str
@@ -83,6 +85,7 @@ class Query:
     cost: Any = None
     values: Any = None
     other: Any = None
+    wide: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a kind that no backend could know."""

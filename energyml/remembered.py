@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import torch
+
+V = TypeVar("V")
 
 
 class Remembered:
@@ -24,4 +26,36 @@ class Remembered:
         return value
 
 
-__all__ = ["Remembered"]
+class remembered(Generic[V]):
+    """A property that is computed when it is first asked for.
+
+    `functools.cached_property` does the same, and holds a lock before Python 3.12, which compiled code cannot.
+    """
+
+    def __init__(self, function: Callable[[Any], V]) -> None:
+        self.function, self.__doc__ = function, function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> remembered[V]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> V: ...
+
+    def __get__(self, instance: object | None, owner: type) -> remembered[V] | V:
+        """The value; from then on it is an attribute of the object, and nobody comes here."""
+        if instance is None:
+            return self
+        value = self.function(instance)
+        object.__setattr__(instance, self.name, value)
+        return value
+
+
+def nothing_yet() -> Remembered:
+    """Where nothing is known: compiled code calls functions, not classes, for what a class has by default."""
+    return Remembered()
+
+
+__all__ = ["Remembered", "nothing_yet", "remembered"]

@@ -24,11 +24,6 @@ def followed() -> bool:
     return not _is_compiling() and (_transforms_active() or _forward._current_level >= 0)
 
 
-def forward_differentiated() -> bool:
-    """Whether forward differentiation is under way, by `torch.func.jvp` and `jacfwd` or by hand."""
-    return _forward._current_level >= 0
-
-
 def recorded() -> bool:
     """Whether derivatives may be taken that `requires_grad` does not tell of: in transforms, and in compiled code."""
     return _is_compiling() or _transforms_active() or _forward._current_level >= 0

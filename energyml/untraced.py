@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -27,6 +27,27 @@ def untraced(reason: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 unseen: Callable[P, R] = torch.compiler.disable(function)
                 return unseen(*args, **kwargs)
             return function(*args, **kwargs)
+
+        return call
+
+    return marked
+
+
+def cached(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function of few arguments whose answers are kept; compiled code has what it computes, and keeps nothing.
+
+    `functools.lru_cache` does the same, and the compiler warns wherever it passes one.
+    """
+
+    def marked(function: Callable[P, R]) -> Callable[P, R]:
+        known: Any = functools.lru_cache(maxsize)(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            found: R = known(*args, **kwargs)
+            return found
 
         return call
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem, QueryRefused, Session
+from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.exact.card import MEGABYTES
 from energyml.backends.exact.engines import Engine
 from energyml.backends.exact.graph import GraphSession
@@ -21,16 +21,19 @@ from energyml.backends.exact.recursion import (
     chain_max_marginals,
     chain_score,
 )
+from energyml.backends.exact.unscaled import wide
 from energyml.backends.expectations import (
     comparable,
     cross_entropy,
     divergence,
     expected,
     factored_expectation,
+    log_z_of,
     normalised,
     tables_of,
 )
 from energyml.backends.logspace import difference
+from energyml.backends.precision import accumulated, rounded
 from energyml.bind.batch import Along
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
@@ -50,7 +53,9 @@ class ChainSession(Session):
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
-        return Result(handler(query))
+        value, dtype = handler(query), self.problem.env.batch.dtype
+        widened = self.engine.doubled or accumulated(dtype) is not dtype
+        return Result(rounded(value, dtype) if widened and not query.wide else value)
 
     @property
     def potentials(self) -> Potentials:
@@ -67,7 +72,15 @@ class ChainSession(Session):
         return found
 
     def _assemble(self) -> Potentials:
-        return assemble(self.problem, self.layout, self.problem.evidence)
+        return self._assembled(self.problem.evidence)
+
+    def _assembled(self, evidence: Evidence) -> Potentials:
+        """The scores given evidence, in the type that the engine takes them in."""
+        found = assemble(self.problem, self.layout, evidence)
+        if not self.engine.doubled:
+            return found
+        dtype = wide(found.scores.device)
+        return Potentials(found.scores.to(dtype), found.steps.to(dtype), found.count)
 
     def _remembered(self, name: str, compute: Callable[[], Tensor | Potentials]) -> Tensor | Potentials:
         tracked = torch.is_grad_enabled()
@@ -92,7 +105,7 @@ class ChainSession(Session):
             if whole is not None:
                 return whole
         known = self.problem.known(query.answer)
-        clamped = self._costed(assemble(self.problem, self.layout, known), cost)
+        clamped = self._costed(self._assembled(known), cost)
         total = self.engine.log_partition(potentials) if cost else self.log_z
         return difference(self.engine.log_partition(clamped), total)
 
@@ -191,7 +204,7 @@ class ChainSession(Session):
         else:  # its tables join cells that are no neighbours here
             ground = Ground.of(self.problem, Plans(MEGABYTES), True)
             score = GraphSession(self.problem, ground).expected_score(other)
-        return cross_entropy(query.other.log_partition, score, ~self.log_z.isneginf())
+        return cross_entropy(log_z_of(query.other), score, ~self.log_z.isneginf())
 
     def _kl(self, query: Query) -> Tensor:
         return divergence(self._cross_entropy(query), self._entropy(query))

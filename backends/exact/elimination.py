@@ -1,6 +1,7 @@
 """Elimination on a batch: groups of examples that share a structure, slices, and the choice of native or torch.
 
 Tables are [B or 1, *index set (1 where shared), *labels of the scope]; `None` stands for a table of zeros.
+Half precision is too coarse to add up in: whoever has tables in it widens them first.
 """
 
 from __future__ import annotations
@@ -311,7 +312,6 @@ class BatchElimination:
             table if table is None or table.shape[0] == 1 or rows is None else table.index_select(0, rows)
             for table in tables
         ]
-        own = [None if table is None else table.to(_accumulated(table.dtype)) for table in own]
         for known in self._known(part):
             yield known, [self._piece(part, number, own, known) for number in range(len(part.plan.structure.factors))]
 
@@ -320,7 +320,7 @@ class BatchElimination:
         table = tables[factor.source]
         if table is None:
             sizes = [part.plan.program.sizes[cell] for cell in scope]
-            value = torch.zeros(1, *sizes, device=self.device, dtype=_accumulated(_dtype(tables)))
+            value = torch.zeros(1, *sizes, device=self.device, dtype=_dtype(tables))
         else:
             value = table
             for place in part.plan.element(factor.source, factor.element, table.shape[1:]):
@@ -332,7 +332,7 @@ class BatchElimination:
         return self.size if len(self.parts) == 1 else len(part.rows)
 
     def _zeros(self, part: Part, tables: Tables) -> Tensor:
-        return torch.zeros(self._count(part), device=self.device, dtype=_accumulated(_dtype(tables)))
+        return torch.zeros(self._count(part), device=self.device, dtype=_dtype(tables))
 
     @staticmethod
     def _completed(part: Part, known: Tensor, drawn: Tensor) -> Tensor:
@@ -442,11 +442,6 @@ def _gradients(wide: Tables, wanted: Sequence[bool], fill: float) -> list[Tensor
         torch.full_like(table, fill) if table is not None and one else None
         for table, one in zip(wide, wanted, strict=True)
     ]
-
-
-def _accumulated(dtype: torch.dtype) -> torch.dtype:
-    """The type that sums are held in: half precision is too coarse for them."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _dtype(tables: Tables) -> torch.dtype:

@@ -36,12 +36,15 @@ class Engine:
             where the log-partition has to be differentiated for them.
         likelihood: [B] the log-probability of labels [B, T] of all cells, differentiable twice; `None` where it takes
             two log-partitions, as for labels of only some cells.
+        doubled: whether it is handed scores in double precision, whatever they are: one that takes its answers from
+            differences of large sums keeps the digits of single precision then.
     """
 
     log_partition: Callable[[Potentials], Tensor]
     best: Callable[[Potentials], tuple[Tensor, Tensor]]
     marginals: Callable[[Potentials, bool], tuple[Tensor, Tensor | None] | None] = lambda potentials, pairs: None
     likelihood: Callable[[Potentials, Tensor], Tensor | None] = lambda potentials, labels: None
+    doubled: bool = False
 
 
 def _applies(potentials: Potentials) -> bool:
@@ -116,5 +119,5 @@ ENGINES: dict[str, Engine] = {
     "auto": Engine(_auto_log_partition, _auto_best, _auto_marginals, _auto_likelihood),
     "native": Engine(_native_log_partition, _native_best, _native_marginals, _native_likelihood),
     "torch": Engine(chain_log_partition, _torch_best, _torch_marginals, chain_likelihood),
-    "torch_struct": Engine(struct_log_partition, _torch_best),
+    "torch_struct": Engine(struct_log_partition, _torch_best, doubled=True),
 }

@@ -148,21 +148,18 @@ class Forest:
     def by_levels(self, unary: Tensor, pair: Tensor) -> Tensor:
         """[B]: log Z by torch operations, all nodes of one height at once.  Cost: O(B N C²) in depth many steps."""
         batch, nodes, labels = unary.shape
-        dtype = unary.dtype
-        low = dtype in (torch.float16, torch.bfloat16)
-        belief = (unary.float() if low else unary).reshape(batch * nodes, labels)
-        scores = pair.float() if low else pair
+        belief = unary.reshape(batch * nodes, labels)
         for level in self.levels:
             senders, receivers, edges, swapped = (
                 one.to(unary.device) for one in (level.nodes, level.parents, level.edges, level.swapped)
             )
-            table = self._edge_scores(scores, edges)
+            table = self._edge_scores(pair, edges)
             table = torch.where(swapped.reshape(-1, 1, 1), table.transpose(-1, -2), table)
             message = logsumexp(belief[senders].unsqueeze(2) + table, 1)
             belief = belief.index_add(0, receivers, message)
         roots = torch.from_numpy((self.trees.parent < 0) & _listed(self.trees)).to(unary.device)
         totals = logsumexp(belief, 1).reshape(batch, nodes)
-        return torch.where(roots, totals, 0).sum(1).to(dtype)
+        return torch.where(roots, totals, 0).sum(1)
 
     def _edge_scores(self, pair: Tensor, edges: Tensor) -> Tensor:
         """[R, C, C] or [1, C, C]: the pair scores of edges given as places in [B * E]."""
@@ -296,6 +293,6 @@ def _listed(trees: Trees) -> np.ndarray:
 
 
 def _plain(unary: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores as the kernel reads them; half precision becomes single."""
+    """Scores as the kernel reads them: of one type."""
     dtype = torch.float64 if unary.dtype == torch.float64 else torch.float32
     return unary.detach().to(dtype).contiguous(), pair.detach().to(dtype).contiguous()

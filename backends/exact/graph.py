@@ -20,9 +20,11 @@ from energyml.backends.expectations import (
     divergence,
     expected,
     factored_expectation,
+    log_z_of,
     tables_of,
 )
 from energyml.backends.logspace import difference
+from energyml.backends.precision import accumulated, rounded, widened
 from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Graph
@@ -64,6 +66,11 @@ class GraphSession(Session):
     def batch(self) -> Batch:
         """The examples."""
         return self.problem.env.batch
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that everything is computed in; answers are rounded to that of the batch where it is coarser."""
+        return accumulated(self.batch.dtype)
 
     @property
     def sources(self) -> Sources:
@@ -121,7 +128,8 @@ class GraphSession(Session):
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
-        return Result(handler(query))
+        value, dtype = handler(query), self.batch.dtype
+        return Result(rounded(value, dtype) if self.dtype is not dtype and not query.wide else value)
 
     # ------------------------------------------------------------------------------------------------------- the batch
 
@@ -132,7 +140,7 @@ class GraphSession(Session):
 
     def table_of(self, term: TableTerm) -> Tensor:
         """A term's table, with zeros for elements that a structure of padded sizes has too many."""
-        table = term.table(self.problem.env)
+        table = widened(term.table(self.problem.env))
         return masked_table(term, self.batch, table) if self.sources.fixed else table
 
     def cell_tables(
@@ -160,7 +168,7 @@ class GraphSession(Session):
             return None
         allowed = evidence.allowed[name] if said else None
         shape = (self.batch.size, *self.sources.cells.shapes[name], self.problem.label_count(name))
-        table = torch.zeros(shape, device=self.batch.device, dtype=self.batch.dtype)
+        table = torch.zeros(shape, device=self.batch.device, dtype=self.dtype)
         if allowed is not None:
             table = table.masked_fill(~allowed, float("-inf"))
         if exists is not None:  # a cell that does not exist has one label, so that it counts for nothing
@@ -173,7 +181,7 @@ class GraphSession(Session):
     @property
     def log_z(self) -> Tensor:
         """[B]: the log-partition of each example."""
-        return self._wide_log_z.to(self.batch.dtype)
+        return self._wide_log_z.to(self.dtype)
 
     @property
     def _wide_log_z(self) -> Tensor:
@@ -192,12 +200,12 @@ class GraphSession(Session):
 
     def _nothing(self, *shape: int) -> Tensor:
         """The answer for an empty batch: no numbers, and yet a function of the scores, so that it has gradients."""
-        none = torch.zeros(0, *shape, device=self.batch.device, dtype=self.batch.dtype)
+        none = torch.zeros(0, *shape, device=self.batch.device, dtype=self.dtype)
         return none + sum(table.sum() for table in self.tables() if table is not None)
 
     def _unasked(self) -> Tensor:
         """What stands for a gradient that nobody wanted."""
-        return torch.zeros(0, device=self.batch.device, dtype=self.batch.dtype)
+        return torch.zeros(0, device=self.batch.device, dtype=self.dtype)
 
     def _no_labels(self, *shape: int) -> Tensor:
         return torch.zeros(0, *shape, self.sources.cells.count, device=self.batch.device, dtype=torch.long)
@@ -215,12 +223,13 @@ class GraphSession(Session):
         else:
             share = self._sum(self.problem.known(query.answer), cost)
         # Two large numbers may be close to each other: what they differ by is rounded, and not they.
-        return difference(share, total).to(self.batch.dtype)
+        return difference(share, total).to(self.dtype)
 
-    def _score(self, answer: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """[B]: the score of full answers, summed up in some type."""
-        scores = [term.score(self.problem.env, answer, dtype=dtype) for term in self.terms]
-        return torch.stack(scores).sum(0) if scores else torch.zeros(self.batch.size, dtype=dtype)
+    def _score(self, answer: Mapping[str, Tensor], dtype: torch.dtype, copies: int = 1) -> Tensor:
+        """[B * copies]: the score of full answers, summed up in some type."""
+        scores = [term.score(self.problem.env, answer, copies, dtype) for term in self.terms]
+        none = torch.zeros(self.batch.size * copies, device=self.batch.device, dtype=dtype)
+        return torch.stack(scores).sum(0) if scores else none
 
     _log_prob_with_cost = _log_prob
 
@@ -259,7 +268,7 @@ class GraphSession(Session):
             return self._followed_shares(run, tables, wanted)
         if isinstance(run, BatchElimination) and run.direct(tables):
             shares, unasked = run.shares(tables, wanted).gradients, self._unasked()
-            return [unasked if one is None else one.to(self.batch.dtype) for one in shares]
+            return [unasked if one is None else one.to(self.dtype) for one in shares]
         wanted_again = tracked(tables)
         with torch.inference_mode(False), torch.enable_grad():
             leaves = [leaf(table, wanted_again) if one and table is not None else _plain(table)
@@ -312,7 +321,7 @@ class GraphSession(Session):
         if isinstance(run, BatchElimination) and run.direct(tables):
             shares = run.shares(tables, [False] * len(tables), entropies=True)
             assert shares.entropy is not None
-            return torch.where(shares.total.isneginf(), 0, shares.entropy).to(self.batch.dtype)
+            return torch.where(shares.total.isneginf(), 0, shares.entropy).to(self.dtype)
         return run.entropy_twin(tables)
 
     # ---------------------------------------------------------------------------------------------- other functions
@@ -324,7 +333,7 @@ class GraphSession(Session):
     def _cross_entropy(self, query: Query) -> Tensor:
         """The other model's log Z less its expected score."""
         other = comparable(self.problem, query.other)
-        return cross_entropy(query.other.log_partition, self.expected_score(other), ~self.log_z.isneginf())
+        return cross_entropy(log_z_of(query.other), self.expected_score(other), ~self.log_z.isneginf())
 
     def _kl(self, query: Query) -> Tensor:
         return divergence(self._cross_entropy(query), self._entropy(query))
@@ -345,7 +354,7 @@ class GraphSession(Session):
         cells = joint.cell_tables(self.problem.evidence, needed=True)
         zeros = [torch.zeros_like(one) for one in scores[: len(theirs)]]
         found = joint.shares([*own, *zeros, *cells], [False] * len(own) + [True] * len(scores))[len(own) :]
-        total = torch.zeros(self.batch.size, device=self.batch.device, dtype=self.batch.dtype)
+        total = torch.zeros(self.batch.size, device=self.batch.device, dtype=self.dtype)
         for p, score in zip(found, scores, strict=True):
             total = total + expected(p, score)
         return total
@@ -391,7 +400,7 @@ class GraphSession(Session):
 
     def _assignment(self, labels: Tensor, scores: Tensor, cost: dict[str, Tensor]) -> Assignment:
         """Answers [B, (k,) cells] by variable, -1 where there is no cell or no answer; scores with gradients."""
-        scores = scores.to(self.batch.dtype)
+        scores = scores.to(self.dtype)
         found = ~scores.isneginf()
         by_name = dict(spread_cells(self.sources.cells, labels.masked_fill(~found.unsqueeze(-1), ABSENT), self.outputs))
         for variable in self.graph.discrete:
@@ -415,11 +424,11 @@ class GraphSession(Session):
             each = []
             for number in range(count):
                 answer = {name: one[:, number] for name, one in flat.items()}
-                each.append(self._sum(self.problem.known(answer)).to(self.batch.dtype))
+                each.append(self._sum(self.problem.known(answer)).to(self.dtype))
             total = torch.stack(each, 1)
         else:
             repeated = {name: one.flatten(0, 1) for name, one in flat.items()}
-            total = self.problem.score(repeated, count).reshape(-1, count)
+            total = self._score(repeated, self.dtype, count).reshape(-1, count)
         if cost:
             total = total + cost_of(flat, {name: added.unsqueeze(1) for name, added in cost.items()}, 2)
         return total.reshape(shape)
@@ -432,7 +441,7 @@ class GraphSession(Session):
             return {v.name: torch.zeros_like(tables[s]) for s, (_, v) in zip(sources, chosen, strict=True)}  # type: ignore[arg-type]
         if isinstance(run, BatchElimination) and run.direct(tables):
             shares = run.max_shares(tables, [number in sources for number in range(len(tables))])[1]
-            found = [shares[source].to(self.batch.dtype) for source in sources]  # type: ignore[union-attr]
+            found = [shares[source].to(self.dtype) for source in sources]  # type: ignore[union-attr]
         else:
             found = run.max_shares_twin(tables, sources)
         return {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Evidence, Problem
+from energyml.backends.precision import HALF, accumulated, widened
 from energyml.bind.batch import Along, Batch, exist_below
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.ir.graph import Graph, Range, Term
@@ -44,7 +45,7 @@ class Potentials:
 
     def single(self) -> Potentials | None:
         """The same in single precision where scores are in half precision, which is too coarse to add up in."""
-        if self.dtype not in (torch.float16, torch.bfloat16):
+        if self.dtype not in HALF:
             return None
         return Potentials(self.scores.float(), self.steps.float(), self.count)
 
@@ -135,14 +136,14 @@ def _joins_neighbours(term: Term) -> bool:
 
 
 def assemble(problem: Problem, layout: Layout, evidence: Evidence) -> Potentials:
-    """Add up all tables: O(B T C²)."""
+    """Add up all tables, in single precision where they are in half: O(B T C²)."""
     batch = problem.env.batch
     along = layout.along(batch)
     size, labels = along.size, problem.label_count(layout.variable)
     unary: Tensor | None = None
     pair: Tensor | None = None
     for one in layout.placed:
-        table = one.term.table(problem.env)
+        table = widened(one.term.table(problem.env))
         if one.scattered or one.constant is not None:
             unary = _add(unary, _at_positions(table, one, along, problem, labels))
         elif one.arity == 1:
@@ -151,13 +152,13 @@ def assemble(problem: Problem, layout: Layout, evidence: Evidence) -> Potentials
             table = table.transpose(-1, -2) if one.swapped else table
             pair = _add(pair, _stretched(table, one, max(0, size - 1), problem))
     if unary is None:
-        unary = torch.zeros(1, 1, labels, device=batch.device, dtype=batch.dtype)
+        unary = torch.zeros(1, 1, labels, device=batch.device, dtype=accumulated(batch.dtype))
     unary = unary.expand(batch.size, size, labels)
     allowed = evidence.allowed.get(layout.variable)
     if allowed is not None:
         unary = unary.masked_fill(~along.compact(allowed, 1), float("-inf"))
     if pair is None:
-        pair = torch.zeros(1, 1, labels, labels, device=batch.device, dtype=batch.dtype)
+        pair = torch.zeros(1, 1, labels, labels, device=batch.device, dtype=accumulated(batch.dtype))
     return Potentials(unary, pair, along.count)
 
 
@@ -192,7 +193,7 @@ def _at_positions(table: Tensor, one: Placed, along: Along, problem: Problem, la
     table = table.expand(*lead, labels)
     if valid is not None:
         table = torch.where(valid.unsqueeze(-1), table, 0)
-    total = torch.zeros(batch.size, max(1, along.size), labels, device=batch.device, dtype=batch.dtype)
+    total = torch.zeros(batch.size, max(1, along.size), labels, device=batch.device, dtype=accumulated(batch.dtype))
     index = cells.expand(lead)
     if along.rank is not None and along.size:
         index = along.rank.gather(1, index.flatten(1) if index.dim() > 1 else index.unsqueeze(1)).clamp(min=0)

@@ -38,6 +38,11 @@ def grid_blocks(shape: tuple[int, ...], device: torch.device) -> Blocks:
     return Blocks(torch.argsort(moved).unsqueeze(0), cells // max(1, shape[longest]), shape[longest])
 
 
+def one_block(count: int, device: torch.device) -> Blocks:
+    """All cells together, in their order: whatever the edges are."""
+    return Blocks(torch.arange(count, device=device).unsqueeze(0), count, 1)
+
+
 def list_blocks(ends: Tensor, weights: Tensor, count: int) -> Blocks:
     """Blocks of the bandwidth of each example's edges in reverse Cuthill-McKee order; reads the edges on the host."""
     from networkx import Graph
@@ -205,4 +210,4 @@ class Banded(Base):
         return whole.gather(2, place)
 
 
-__all__ = ["Banded", "Blocks", "grid_blocks", "list_blocks"]
+__all__ = ["Banded", "Blocks", "grid_blocks", "list_blocks", "one_block"]

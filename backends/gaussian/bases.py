@@ -6,14 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
 from energyml.bind.quadratic import QuadraticForm
 from energyml.plan.fields import by_fourier
+from energyml.remembered import remembered
 from energyml.transforms import followed
+from energyml.untraced import cached
 
 # Cells that are transformed at a time: what is made on the way stays in the cache.
 NEAR = 2**18
@@ -97,12 +98,12 @@ class Transform(Base):
         self.shape = stencil.shape
         self.axes = [next(i for i, step in enumerate(offset) if step) for offset in stencil.offsets]
 
-    @cached_property
+    @remembered
     def bases(self) -> list[Tensor]:
         """The basis along each dim."""
         return [cosines(size, self.weights.dtype, self.weights.device) for size in self.shape]
 
-    @cached_property
+    @remembered
     def eigenvalues(self) -> Tensor:
         """[B or 1, *shape]."""
         return self._eigenvalues(self._paths())
@@ -121,7 +122,7 @@ class Transform(Base):
             total = torch.addcmul(total, weights[number], paths[axis].view(along))
         return total.expand(-1, *(path.shape[0] for path in paths))
 
-    @cached_property
+    @remembered
     def extremes(self) -> tuple[Tensor, Tensor]:
         """[B or 1], [B or 1]: the smallest and the largest eigenvalue; along each dim they are at an end."""
         sizes = tuple(self.shape[axis] for axis in self.axes)
@@ -219,7 +220,7 @@ class _Turns:
     inverse: Tensor
 
 
-@lru_cache(maxsize=8)
+@cached(8)
 def _turns(n: int, m: int, dtype: torch.dtype, device: torch.device) -> _Turns:
     with torch.inference_mode(False):
         rows = torch.arange(n, device=device)
@@ -260,7 +261,10 @@ def spread(values: Tensor) -> Tensor:
 def inverse_of(factor: Tensor) -> Tensor:
     """[B, n, n]: the inverse of the matrices with these Cholesky factors."""
     if followed():  # the forward derivative of `cholesky_inverse` is wrong (torch 2.13)
-        return torch.cholesky_solve(torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device), factor)
+        eye = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
+        # That of `cholesky_solve` is wrong too where one matrix stands for a batch of as many as it has rows: it is
+        # taken for a batch of vectors then.
+        return torch.cholesky_solve(eye.expand(factor.shape), factor)
     return torch.cholesky_inverse(factor)
 
 
@@ -274,7 +278,7 @@ def _along(grid: Tensor, matrix: Tensor, axis: int) -> Tensor:
     return (grid.movedim(2 + axis, last) @ matrix).movedim(last, 2 + axis)
 
 
-@lru_cache(maxsize=32)
+@cached(32)
 def _path_eigenvalues(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         steps = torch.arange(size, device=device, dtype=torch.float64)
@@ -282,14 +286,14 @@ def _path_eigenvalues(size: int, dtype: torch.dtype, device: torch.device) -> Te
         return (4 * torch.sin(steps * (math.pi / (2 * max(1, size)))).square()).to(dtype)
 
 
-@lru_cache(maxsize=32)
+@cached(32)
 def _tops(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """[D]: the largest eigenvalues of some paths."""
     with torch.inference_mode(False):
         return torch.stack([_path_eigenvalues(size, dtype, device)[-1] for size in sizes])
 
 
-@lru_cache(maxsize=32)
+@cached(32)
 def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[frequencies, cells]: the orthonormal basis of the cosine transform (DCT-II)."""
     with torch.inference_mode(False):
@@ -299,4 +303,4 @@ def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return basis.to(dtype)
 
 
-__all__ = ["Base", "Diagonal", "Transform", "cosines", "spread"]
+__all__ = ["Base", "Diagonal", "Transform", "cosines", "inverse_of", "spread"]

@@ -11,7 +11,8 @@ from energyml.backends.gaussian.bases import Diagonal
 from energyml.backends.gaussian.solver import LEAST, Outcome, solved
 from energyml.backends.gaussian.woodbury import Woodbury
 from energyml.backends.native import lowrank as kernel
-from energyml.bind.quadratic import Bound, QuadraticForm, Vectors
+from energyml.bind.lowrank import Bound, Vectors
+from energyml.bind.quadratic import QuadraticForm
 
 # The kernel's small systems are not cut into blocks: beyond this rank torch's are faster.
 LARGEST_RANK = 256

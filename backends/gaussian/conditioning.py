@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +10,8 @@ from torch import Tensor
 from energyml.backend import QueryRefused
 from energyml.backends.gaussian.dense import written_out
 from energyml.bind.quadratic import QuadraticForm, Sizes
-from energyml.remembered import Remembered
+from energyml.remembered import Remembered, nothing_yet, remembered
+from energyml.transforms import seen
 
 # Evidence about single channels of a position mixes with their couplings; it is served by writing the matrix out.
 LARGEST_MIXED = 4096
@@ -35,14 +35,14 @@ class Conditioned:
     shape: Sizes
     observed: Tensor | None = None
     of_observed: Tensor | None = None
-    kept: Remembered = field(default_factory=Remembered, repr=False)
+    kept: Remembered = field(default_factory=nothing_yet, repr=False)
 
     @property
     def constant(self) -> Tensor:
         """[B]: the score of what is observed."""
         return self.rhs.new_zeros(self.form.sizes.batch) if self.of_observed is None else self.of_observed
 
-    @cached_property
+    @remembered
     def count(self) -> Tensor:
         """[B]: how many cells are free."""
         sizes, present = self.form.sizes, self.form.present
@@ -52,8 +52,8 @@ class Conditioned:
 
     @property
     def has_free(self) -> bool:
-        """Whether any cell is free; on an accelerator, whether any could be."""
-        return self.rhs.device.type != "cpu" or bool((self.count > 0).any())
+        """Whether any cell is free; where one cannot look, whether any could be."""
+        return not seen(self.rhs) or bool((self.count > 0).any())
 
     def inside(self, cells: Tensor) -> Tensor:
         """Values [..., B, M, N], zero where a cell is not free."""

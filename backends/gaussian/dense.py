@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from energyml.backends.gaussian.bases import inverse_of, spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.bind.quadratic import QuadraticForm
+from energyml.remembered import remembered
 
 
 def written_out(form: QuadraticForm) -> Tensor:
@@ -25,7 +24,7 @@ class Dense(Solver):
 
     method = "cholesky"
 
-    @cached_property
+    @remembered
     def _factored(self) -> tuple[Tensor, Tensor]:
         factor, info = torch.linalg.cholesky_ex(written_out(self.form))
         return factor, info

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from math import prod
+from operator import index
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from energyml.backend import QueryRefused
-from energyml.backends.gaussian.banded import Banded, Blocks, grid_blocks, list_blocks
+from energyml.backends.gaussian.banded import Banded, Blocks, grid_blocks, list_blocks, one_block
 from energyml.backends.gaussian.bases import Base, Diagonal, Transform
 from energyml.backends.gaussian.compiled import low_rank_solution
 from energyml.backends.gaussian.dense import Dense
@@ -17,7 +20,8 @@ from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
 from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose
-from energyml.transforms import followed, forward_differentiated
+from energyml.transforms import followed, recorded
+from energyml.untraced import cached, settled
 
 # Orders of lists of edges are looked for in Python, up to this many positions.
 LARGEST_LIST = 20_000
@@ -79,6 +83,9 @@ class Methods:
             return facts
         if form.sizes.positions > LARGEST_LIST or stencil is not None:
             return replace(facts, band=form.sizes.positions)  # no order is looked for
+        if torch.compiler.is_compiling():
+            self.blocks = one_block(form.sizes.positions, form.ridge.device)
+            return replace(facts, band=self.blocks.size)
         self.blocks = list_blocks(form.links.ends, form.links.weights, form.sizes.positions)
         return replace(facts, band=self.blocks.size)
 
@@ -88,7 +95,14 @@ class Methods:
             return Choice("diagonal", why="there are no cells")
         if self.policy.iterative:
             return _ASKED
-        return _chosen(self.facts, self.policy.budget, purpose)
+        if not torch.compiler.is_compiling():
+            return _chosen(self.facts, self.policy.budget, purpose)
+        facts, shape = self.facts, self.facts.shape or ()
+        sizes = (index(self.form.sizes.channels), tuple([index(size) for size in shape]), index(facts.rank or 0))
+        kinds = (facts.stencil, facts.constant, facts.aligned, facts.links)
+        method = _settled(self.name, sizes, kinds, facts.dense, facts.gaps, self.policy.budget, purpose)
+        named: list[Any] = method.split()
+        return Choice(*named) if named else None
 
     def solution(self, rhs: Tensor, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """Q⁻¹ rhs for fields [B, M, N] with implicit gradients, by the method for solving, and how it went.
@@ -99,7 +113,7 @@ class Methods:
         """
         choice = self.choice("solve")
         assert choice is not None
-        if followed():  # by operations that transforms see through, on the form with gradients
+        if recorded():  # by operations that transforms and the compiler see through, on the form with gradients
             x, outcome = self.solver(choice, attached=True).solve(rhs)
             return x, replace(outcome, answer=x)
         if choice.method == "woodbury" and choice.base == "diagonal" and self.policy.settings.native:
@@ -115,11 +129,6 @@ class Methods:
                 f"`{self.name}`: conjugate gradients are not followed by `torch.func` and forward differentiation; "
                 "`infer exact` is, where a direct method fits into its `memory`, and `backward` and "
                 "`torch.autograd.grad` differentiate any method"
-            )
-        if choice.method == "woodbury" and forward_differentiated():
-            raise QueryRefused(
-                f"`{self.name}`: forward differentiation does not go through the Woodbury identity (torch has a wrong "
-                "derivative for what that needs); differentiate backward: `torch.func.grad`, `jacrev`, `backward`"
             )
         key = (choice.method, choice.base, attached)
         if key not in self._made:
@@ -150,14 +159,34 @@ class Methods:
         return Banded(form, self.blocks)
 
 
-@lru_cache(maxsize=64)
+@cached(64)
 def _aligned(offsets: tuple[tuple[int, ...], ...]) -> bool:
     """Whether directions are those of the axes."""
     return all(sum(map(abs, offset)) == 1 for offset in offsets)
 
 
+@settled
+def _settled(
+    name: str,
+    sizes: tuple[int, tuple[int, ...], int],
+    kinds: tuple[bool, bool, bool, bool],
+    dense: bool,
+    gaps: bool,
+    budget: float,
+    purpose: Purpose,
+) -> str:
+    """The method of compiled code, chosen once when it is compiled, and its base; empty where nothing exact fits.
+
+    Edges of a list are known at run time only, so that no order is looked for.
+    """
+    channels, shape, rank = sizes
+    facts = FieldFacts(name, channels, shape, rank, *kinds, prod(shape) if kinds[-1] else None, dense, gaps)
+    choice = choose(facts, budget, purpose)
+    return "" if choice is None else f"{choice.method} {choice.base or ''}"
+
+
 # A training loop asks for the same fields again and again.
-_chosen = lru_cache(maxsize=256)(choose)
+_chosen = cached(256)(choose)
 # Conjugate gradients by name are no choice.
 _ASKED = Choice("cg", why="asked for")
 

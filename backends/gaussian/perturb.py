@@ -14,7 +14,8 @@ from torch import Tensor
 
 from energyml.backends.gaussian.solver import Normal
 from energyml.backends.gaussian.woodbury import power
-from energyml.bind.quadratic import QuadraticForm, Vectors, times
+from energyml.bind.lowrank import Vectors, times
+from energyml.bind.quadratic import QuadraticForm
 
 
 class Perturbation:

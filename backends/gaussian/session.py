@@ -22,13 +22,29 @@ from energyml.bind.fields import FieldLayout, LinearTerm, QuadraticTerm
 from energyml.bind.quadratic import QuadraticForm
 from energyml.model.declared import Variable
 from energyml.plan.elimination import human_bytes
-from energyml.plan.fields import MOST_OPERATIONS, direct
+from energyml.plan.fields import MOST_OPERATIONS, Purpose, direct
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Failed, Result, Status
 from energyml.transforms import seen
+from energyml.untraced import one_graph, untraced
 
 LOG_2_PI = math.log(2 * math.pi)
+# Queries that need no determinant.
+SOLVED = frozenset({"mode", "marginals", "map", "conditionals"})
+# Why fields are left out of compiled code, unless all of it must be one graph.
+KERNELS = "native kernels solve fields sooner, and compiling takes long where there are many cells"
+# What the compiler says where it is told to make one graph.
+ITERATIONS = (
+    "conjugate gradients end when numbers say so, and so they run outside of the graph: compile without "
+    "fullgraph=True, or `infer exact` with a `memory` that a direct method fits into (`energyml explain` says which is "
+    "taken; edges of a list are known at run time only, so that dense Cholesky is the direct method for them)"
+)
+GENERATOR = "compiled code has no generator of its own: `exact` draws outside of the graph where one is given"
+OBSERVED = (
+    "which cells of a field are observed is known at run time only, and decides how a field of several values at each "
+    "position is solved, so that this is answered outside of the graph: compile without fullgraph=True"
+)
 
 
 class Field:
@@ -73,7 +89,7 @@ class Field:
         if linear.shape[1:] != sizes[1:]:
             linear = linear.reshape(sizes)
         values = observed.get(self.variable.name)
-        if values is not None and values.device.type == "cpu" and bool(values.isinf().any()):
+        if values is not None and seen(values) and bool(values.isinf().any()):
             raise QueryRefused(
                 f"what is observed of `{self.variable.name}` holds infinite numbers; "
                 "give finite values, and NaN for cells that are not observed"
@@ -165,11 +181,34 @@ class FieldSession(Session):
 
     def ask(self, query: Query) -> Result:
         """Answer a query of the cards of `cg` and `exact` for fields."""
+        if torch.compiler.is_compiling():
+            reason = self._outside(query) if one_graph() else KERNELS
+            return self._answer(query) if reason is None else untraced(reason)(self._answer)(query)
         try:
-            return _ANSWERS[query.kind](self, query)
+            return self._answer(query)
         except LinAlgError as problem:
             # Eigenvalues of matrices that are not finite: torch raises where it could not go on.
             raise Failed(self._broken()) from problem
+
+    def _answer(self, query: Query) -> Result:
+        return _ANSWERS[query.kind](self, query)
+
+    def _outside(self, query: Query) -> str | None:
+        """Why a query cannot be a part of compiled code; `None` where it can."""
+        if self.policy.iterative:
+            return ITERATIONS
+        if query.generator is not None:
+            return GENERATOR
+        channels = [field.form.sizes.channels for field in self.fields.values()]
+        if (self.problem.evidence.observed or query.answer) and max(channels) > 1:
+            return OBSERVED
+        purposes: list[Purpose] = ["solve"] if query.kind in SOLVED else ["solve", "determinant"]
+        for field in self.fields.values():
+            for purpose in purposes:
+                choice = field.methods(field.system).choice(purpose)
+                if choice is None or choice.method == "cg":
+                    return ITERATIONS
+        return None
 
     def _broken(self) -> str:
         """What to say where linear algebra gave up."""
@@ -201,6 +240,9 @@ class FieldSession(Session):
     def _result(
         self, value: Any, how: Sequence[tuple[Field, Conditioned, Outcome]], error: Tensor | None = None
     ) -> Result:
+        if torch.compiler.is_compiling():  # nobody looks at numbers there: what failed is NaN
+            return Result(value)
+
         def check() -> tuple[bool, str] | None:
             for field, system, outcome in how:
                 bounded = field.quadratic.bounded

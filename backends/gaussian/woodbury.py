@@ -7,14 +7,15 @@ apart, each with a system of K equations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from energyml.backends.gaussian.bases import Base, Diagonal, spread
+from energyml.backends.gaussian.bases import Base, Diagonal, inverse_of, spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
-from energyml.bind.quadratic import QuadraticForm, gram, times
+from energyml.bind.lowrank import gram, times
+from energyml.bind.quadratic import QuadraticForm
+from energyml.remembered import remembered
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Woodbury(Solver):
 
     # ------------------------------------------------------------------------------------------------ small systems
 
-    @cached_property
+    @remembered
     def vectors(self) -> Tensor:
         """[B or 1, K, N]: the vectors of all couplings."""
         parts = [part.values for part in self.form.vectors]
@@ -87,21 +88,21 @@ class Woodbury(Solver):
         batch = max(part.shape[0] for part in parts)
         return torch.cat([part.expand(batch, -1, -1) for part in parts], 1)
 
-    @cached_property
+    @remembered
     def _scale(self) -> Tensor | None:
         """[B or 1, 1, 1]: 1 / ridge, where D⁻¹ A is A times this: then it need not be stored."""
         if isinstance(self.base, Diagonal) and self.form.diagonal is None:
             return self.form.ridge.reciprocal()[:, None, None]
         return None
 
-    @cached_property
+    @remembered
     def _solved(self) -> Tensor:
         """[B, K, N]: D⁻¹ A."""
         if self._scale is not None:
             return self.vectors * self._scale
         return self.base.solve(self.vectors.expand(self.form.sizes.batch, -1, -1))
 
-    @cached_property
+    @remembered
     def _gram(self) -> Tensor:
         """[B or 1, K, K]: A D⁻¹ Aᵀ."""
         if self._scale is not None:
@@ -121,13 +122,13 @@ class Woodbury(Solver):
         one_sign = all(sign >= 0 for sign in signs) or all(sign <= 0 for sign in signs)
         return torch.cat([one.expand(batch, -1) for one in strengths], 1), one_sign
 
-    @cached_property
+    @remembered
     def _capacities(self) -> tuple[_Capacity, _Capacity]:
         """Those of differences between channels, and of their mean; factored together."""
         parts = [self._symmetric(1.0, -1.0), self._symmetric(1.0, self.form.sizes.channels - 1.0)]
         eye = torch.eye(parts[0].inner.shape[1], dtype=parts[0].inner.dtype, device=parts[0].inner.device)
         factor, info = torch.linalg.cholesky_ex(torch.cat([part.inner for part in parts]) + eye)
-        inverse, definite = torch.cholesky_inverse(factor), info == 0
+        inverse, definite = inverse_of(factor), info == 0
         half = factor.shape[0] // 2
         found = [
             _Capacity(part.outer(inverse[here]), factor[here], definite[here])
@@ -159,7 +160,7 @@ class Woodbury(Solver):
 
     # ------------------------------------------------------------------------------------------------------ answers
 
-    @cached_property
+    @remembered
     def definite(self) -> Tensor:
         """Whether D and both small systems are positive definite."""
         both = self.base.definite & self._capacities[1].definite

@@ -16,7 +16,8 @@ from benchmarks.gaussian.ours import direct
 from benchmarks.gaussian.results import figure, store
 from energyml.backends.gaussian.iterative import Iterative, Settings
 from energyml.backends.gaussian.methods import Methods
-from energyml.bind.quadratic import QuadraticForm, Vectors
+from energyml.bind.lowrank import Vectors
+from energyml.bind.quadratic import QuadraticForm
 
 PLOT = Path(__file__).parents[2] / "docs" / "performance-condition.svg"
 RIDGES = tuple(10.0**-power for power in range(7))

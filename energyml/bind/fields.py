@@ -10,7 +10,6 @@ paper (Shevchenko & Osokin 2019, eq. 16), strong ones never use up more than SHA
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, lru_cache
 from math import prod
 
 import torch
@@ -19,7 +18,8 @@ from torch import Tensor
 from energyml.bind.batch import Batch
 from energyml.bind.bound import BoundTerm, Labels, Softened
 from energyml.bind.gains import Normalised
-from energyml.bind.quadratic import Bound, Links, QuadraticForm, Sizes, Stencil, Vectors
+from energyml.bind.lowrank import Bound, Vectors
+from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
 from energyml.bind.whole import expanded
 from energyml.diagnostics import EnergyError
@@ -28,9 +28,11 @@ from energyml.model.couplings import directions
 from energyml.model.declared import Variable
 from energyml.model.expression import Potential
 from energyml.model.types import Axis, TensorType
+from energyml.remembered import remembered
+from energyml.untraced import cached
 
 SHARE = 0.9
-_directions = lru_cache(maxsize=16)(directions)
+_directions = cached(16)(directions)
 
 
 class FieldLayout:
@@ -157,11 +159,11 @@ class QuadraticTerm(BoundTerm):
         divided = sum(one.potential.potential in ("potts", "dense") for one, _, _ in self.couplings)
         self.share = SHARE / max(1, divided)
 
-    @cached_property
+    @remembered
     def channels(self) -> int:
         """How many values a position has."""
         axes = self.layout.field.type.axes
-        return prod(_axis_size(axis, self.graph) for axis in axes if axis.extent.kind != "dim")
+        return prod([_axis_size(axis, self.graph) for axis in axes if axis.extent.kind != "dim"])
 
     def form(self, env: Environment) -> QuadraticForm:
         """QUADRATIC: the precision matrix, with tensors behind its couplings; no more than they cost is computed."""
@@ -194,7 +196,7 @@ class QuadraticTerm(BoundTerm):
         """The sizes of the field's axes, as declared."""
         return tuple([batch.size_of(known) if isinstance(known, str) else known for known in self._axes])
 
-    @cached_property
+    @remembered
     def _axes(self) -> tuple[int | str, ...]:
         """The size of each axis, or the dim that has it."""
         axes = self.layout.field.type.axes

@@ -15,16 +15,17 @@ from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.objectives.losses import per_example
 from energyml.posterior import Posterior
-from energyml.result import Failed
-from energyml.transforms import seen
+from energyml.result import Failed, Status
+from energyml.transforms import recorded, seen
 
 
 def pseudo_likelihood(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
     """[B]: the sum over cells of -log p(cell | all other cells, x), from the terms alone.
 
     Labels: non-negative, inf where a label is forbidden.  Fields: a density, so it may be negative; one product with
-    the precision matrix.  Every cell needs a label or a value: an example with an unknown one is refused on the host,
-    and has the loss NaN on an accelerator, where looking would wait.
+    the precision matrix.  Every cell needs a label or a value, and a cell of a field a positive precision given the
+    others: an example without is refused on the host, and has the loss NaN on an accelerator, where looking would wait.
+    Cells may have all that, and the field no distribution: the posterior is asked where that can be, and warned of.
     """
     problem = posterior.problem
     env, graph = problem.env, problem.graph
@@ -39,17 +40,50 @@ def pseudo_likelihood(posterior: Posterior, answer: Mapping[str, Tensor], select
         (linear,) = (t for t in problem.terms if isinstance(t, LinearTerm) and t.field == field.name)
         (quadratic,) = (t for t in problem.terms if isinstance(t, QuadraticTerm) and t.field == field.name)
         mean, variance = field_conditionals(linear, quadratic, env, answer[field.name])
-        if variance.device.type == "cpu" and bool((variance < 0).any()):
-            raise Failed(
-                f"`{field.name}`: the diagonal of its matrix is not positive, so a cell has no distribution given the "
-                "others; raise ridge, or leave out `bounded: false`"
-            )
+        broken = _without_conditionals(field.name, variance, quadratic.bounded)
+        total = total.masked_fill(broken, float("nan"))
         exists = variance != 0
         safe = torch.where(exists, variance, 1)
         losses = 0.5 * ((answer[field.name] - mean).square() / safe + safe.log() + math.log(2 * math.pi))
         total = total + per_example(torch.where(exists, losses, 0))
+    _tell_of_no_distribution(posterior)
     # As in the other objectives, an example whose labels are forbidden pulls at nothing.
     return total.masked_fill(total.isposinf(), float("inf"))
+
+
+def _without_conditionals(name: str, variance: Tensor, bounded: bool) -> Tensor:
+    """[B]: which examples have a cell whose precision given all others is not positive; on the host they are refused.
+
+    Args:
+        name: the field.
+        variance: [B, *axes], of each cell given all others; 0 where there is none.
+        bounded: whether its couplings are.
+    """
+    broken = per_example((variance < 0) | ~variance.isfinite()) > 0
+    if seen(broken) and bool(broken.any()):
+        example = int(broken.nonzero()[0])
+        lowest = float(torch.where(variance == 0, float("inf"), variance.detach().reciprocal())[example].min())
+        remedy = "raise ridge" if bounded else "raise ridge, or leave out `bounded: false`"
+        raise Failed(
+            f"`{name}`: the diagonal of its matrix is not positive in example {example} (its smallest entry is "
+            f"{lowest:.3g}), so a cell has no distribution given the others; {remedy}"
+        )
+    return broken
+
+
+def _tell_of_no_distribution(posterior: Posterior) -> None:
+    """Warn where each cell has a distribution given the others, and all cells together have none.
+
+    Bounded couplings cannot lead there.  Others are looked at by whoever can solve for the mode: one solve.
+    """
+    problem = posterior.problem
+    literal = [one for one in problem.terms if isinstance(one, QuadraticTerm) and not one.bounded]
+    if not literal or "mode" not in posterior.answers or recorded() or problem.env.batch.device.type != "cpu":
+        return
+    with torch.no_grad():
+        status = posterior.ask("mode").status
+    if status.is_useless:
+        Status(lambda: (False, f"`pseudo_likelihood` is that of no distribution: {status.message}")).insist()
 
 
 def _incomplete(problem: Problem, answer: Mapping[str, Tensor]) -> Tensor:

@@ -235,9 +235,11 @@ class Trace:
         if self.mixed:
             return "nothing speaks against the chains having mixed"
         if not self.moved:
+            few = self.score.shape[0] < FEWEST  # by chance alone chains that can move may not have yet
+            more = f"raise `sweeps` ({self.score.shape[0]} are too few to show whether they can), " if few else ""
             return (
                 "THE CHAINS DID NOT MOVE, so they HAVE NOT MIXED: every one still has the answer that it started from; "
-                "do not use these draws as a sample; choose another sampler, or other proposals"
+                f"do not use these draws as a sample; {more}choose another sampler, or other proposals"
             )
         worst = max(float(self.rhat_energy.max()), self.rhat_cells)
         found = f"split R-hat {_short(worst)} is above {HIGHEST}"

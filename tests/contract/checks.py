@@ -31,6 +31,7 @@ class Question:
         self.score_error = (2e-5 if single else 1e-9) * max(1.0, case.magnitude)
         self.probability_error = min(1.0, (2e-5 if single else 1e-9) * max(1.0, case.magnitude))
         self.generator = torch.Generator().manual_seed(case.batch + 17)
+        torch.manual_seed(case.batch + 17)  # samplers draw from torch's own generator where they are given none
         self.quality = Quality.EXACT
         self.qualities: dict[str, Quality] = {}
 

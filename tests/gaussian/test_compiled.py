@@ -12,7 +12,8 @@ from energyml.backends.gaussian.compiled import low_rank_solution
 from energyml.backends.gaussian.solver import solved
 from energyml.backends.gaussian.woodbury import Woodbury
 from energyml.backends.native import lowrank
-from energyml.bind.quadratic import Bound, QuadraticForm, Sizes, Stencil, Vectors
+from energyml.bind.lowrank import Bound, Vectors
+from energyml.bind.quadratic import QuadraticForm, Sizes, Stencil
 
 native = pytest.mark.skipif(lowrank.kernels is None, reason="the native extension was not built")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -203,3 +204,54 @@ def test_sums_that_overflow_do_not_blame_the_couplings() -> None:
     inputs["u"][1] = 3e38
     result = case.model().float().infer(**inputs, using="exact").ask("mode")
     assert result.status.ok or "leave the range" in result.status.message
+
+
+# ----------------------------------------------------------------------------------------------- pseudo-likelihood
+
+
+@pytest.mark.parametrize("using", BACKENDS)
+def test_pseudo_likelihood_tells_where_there_is_no_distribution(using: str) -> None:
+    """Each cell has a density given the others, by the diagonal; all together have none, by the eigenvalues."""
+    case, inputs = CASES["potts"], CASES["potts"].inputs()
+    model, values = case.model(ridge=0.5, bounded=False), torch.randn_like(inputs["u"])
+    matrices, linear = (torch.as_tensor(np.stack(one)) for one in case.reference(inputs, 0.5, bounded=False))
+    own = matrices.diagonal(dim1=1, dim2=2)
+    assert (own > 0).all() and (torch.linalg.eigvalsh(matrices)[:, 0] < 0).all()
+    with pytest.warns(UserWarning, match=r"`pseudo_likelihood` is that of no distribution: `s`: its matrix is not pos"):
+        loss = model.loss(**inputs, s=values, objective="pseudo_likelihood", using=using, reduction="none")
+    cells = case.to_cells(values)
+    others = (matrices @ cells.unsqueeze(2)).squeeze(2) - own * cells
+    wanted = torch.distributions.Normal((linear - others) / own, own.rsqrt()).log_prob(cells)
+    torch.testing.assert_close(loss, -wanted.sum(1))
+    with pytest.raises(Failed, match="not positive definite"):
+        model.loss(**inputs, s=values, objective="nll", using=using)
+
+
+@pytest.mark.parametrize("using", BACKENDS)
+def test_pseudo_likelihood_of_definite_matrices_says_nothing(using: str) -> None:
+    for case, ridge, bounded in ((CASES["potts"], 0.5, True), (CASES["smooth edges"], 0.5, False)):
+        inputs = case.inputs()
+        values = torch.randn_like(inputs["u"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loss = case.model(ridge, bounded).loss(**inputs, s=values, objective="pseudo_likelihood", using=using)
+        assert loss.isfinite()
+
+
+@pytest.mark.parametrize("weight", [-1.0, -0.25])
+def test_pseudo_likelihood_needs_positive_precisions(weight: float) -> None:
+    """Of two neighbours each has the precision ridge + weight given the other: below 0 in one, 0 in the other."""
+    text = "dim T\ninput u : real[T]\ninput w : real\nfield s : real[T]\n"
+    text += "gaussian s { unary: u, pair: smooth(w), ridge: 0.25, bounded: false }\n"
+    model, u = em.compile(text).double(), torch.ones(2, 2, dtype=torch.float64)
+    w = torch.tensor([0.5, weight], dtype=torch.float64)
+    with pytest.raises(Failed) as failure:
+        model.loss(u=u, w=w, s=u, objective="pseudo_likelihood")
+    assert f"not positive in example 1 (its smallest entry is {0.25 + weight:.3g})" in str(failure.value)
+    assert "raise ridge, or leave out `bounded: false`" in str(failure.value)
+
+    def loss(u: Tensor, w: Tensor) -> Tensor:
+        return model.loss(u=u[None], w=w[None], s=u[None], objective="pseudo_likelihood")
+
+    found = torch.func.vmap(loss)(u, w)
+    assert found[0].isfinite() and found[1].isnan()

@@ -200,10 +200,27 @@ def test_chains_that_did_not_move_are_called_so() -> None:
     assert "effective draws   unknown: no chain ever moved" in stuck.summary()
     alike = trace(moved=False, sweeps=20, apart=False)
     assert "NO CHAIN EVER MOVED" in alike.verdict() and "unknown" in alike.worth()
+    assert "raise" not in stuck.verdict()
+    early = trace(moved=False, sweeps=5, apart=True)
+    assert "THE CHAINS DID NOT MOVE" in early.verdict() and "raise `sweeps` (5 are too few" in early.verdict()
     short = trace(moved=True, sweeps=4, apart=False)
     assert "4 sweeps are too few to tell" in short.summary()
     fine = trace(moved=True, sweeps=200, apart=False)
     assert fine.worth().startswith("energy") and fine.mixed
+
+
+def test_few_sweeps_are_named_wherever_chance_leaves_the_chains() -> None:
+    """Two answers of equal chance: in a few of 128 runs of two sweeps no chain moves, though each could."""
+    model = em.compile("labels Tag = {A, B}\ndim T\ninput u : real[T, Tag]\noutput y : Tag[T]\n"
+                       "factor g [t in T] (y[t]) = u[t]\n")  # fmt: skip
+    unmoved = 0
+    for seed in range(128):
+        torch.manual_seed(seed)
+        posterior = model.infer(u=torch.zeros(1, 1, 2), using="gibbs(sweeps: 2, burn_in: 1, chains: 2)")
+        status = posterior.ask("marginals").status
+        assert status.ok or "raise `sweeps`" in status.message
+        unmoved += "DID NOT MOVE" in status.message
+    assert unmoved
 
 
 def test_progress_is_told_while_chains_run(spec: Path) -> None:
