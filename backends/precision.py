@@ -12,15 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from energyml.bind.batch import HALF, accumulated
 from energyml.queries import Query
 from energyml.result import Assignment
 
-HALF = (torch.float16, torch.bfloat16)
-
-
-def accumulated(dtype: torch.dtype) -> torch.dtype:
-    """The type that sums are taken in."""
-    return torch.float32 if dtype in HALF else dtype
+__all__ = ["HALF", "accumulated", "cancels", "rounded", "widened"]
 
 
 def cancels(query: Query) -> bool:
