@@ -11,7 +11,6 @@ from energyml.backend import Problem, QueryRefused
 from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
 from energyml.posterior import Posterior
-from energyml.queries import Query
 from energyml.transforms import seen
 
 
@@ -58,10 +57,7 @@ def factored_expectation(
 
 def log_z_of(other: Posterior) -> Tensor:
     """[B]: log Z of a second model; not rounded where it came in a wider type, as it is about to be subtracted from."""
-    found = other.ask(Query("log_partition", wide=True))
-    if found.status.is_open and other.problem.env.batch.device.type == "cpu":
-        found.status.insist()
-    value: Tensor = found.value
+    value: Tensor = other.unrounded("log_partition")
     return value
 
 

@@ -1,4 +1,8 @@
-"""Half precision is too coarse to add up in: sums are taken in float32, and answers are rounded once, at the end."""
+"""Half precision is too coarse to add up in: sums are taken in float32, and answers are rounded once, at the end.
+
+Single precision is too coarse for what large sums differ by: such answers are computed in double precision, and are
+rounded once as well.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from energyml.bind.batch import HALF, accumulated
+from energyml.queries import Query
 from energyml.result import Assignment
 
-HALF = (torch.float16, torch.bfloat16)
+__all__ = ["HALF", "accumulated", "cancels", "rounded", "widened"]
 
 
-def accumulated(dtype: torch.dtype) -> torch.dtype:
-    """The type that sums are taken in."""
-    return torch.float32 if dtype in HALF else dtype
+def cancels(query: Query) -> bool:
+    """Whether an answer is what sums differ by that may be far larger than it, or a sum that is about to be one."""
+    return query.kind in ("cross_entropy", "kl") or (query.wide and query.kind == "log_partition")
 
 
 def widened(scores: Tensor) -> Tensor:

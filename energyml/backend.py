@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from energyml.bind.answers import Answers
-from energyml.bind.batch import Batch
+from energyml.bind.batch import Batch, accumulated
 from energyml.bind.bound import Softened
 from energyml.bind.steps import Steps, why_not_stepwise
 from energyml.bind.tensors import Environment
@@ -187,22 +187,27 @@ class Problem:
         found = Evidence.from_labels(labels, self.answers.counts)
         return self.evidence.both(Evidence(found.allowed, fields, found.labels))
 
-    def score(self, answer: Mapping[str, Tensor], copies: int = 1) -> Tensor:
+    def score(self, answer: Mapping[str, Tensor], copies: int = 1, *, wide: bool = False) -> Tensor:
         """[B * copies]: the total score of full answers, labels [B * copies, *dims] with -1 where there is no cell.
 
         Where a length is part of the answer, it ends with the end label; an answer without one has the score -inf.
+        Half precision is too coarse to add up in: that is done in float32, and the sum rounded once, unless it may be
+        `wide` for those who go on adding and subtracting.
         """
         env, ended = self.env, None
+        scores = env.batch.dtype
+        dtype = accumulated(scores) if accumulated(scores) is not scores else None
         if copies == 1:
             env, ended = self._with_lengths(answer)
             if ended is not None:
                 answer = {name: self._in_length(name, labels, env.batch) for name, labels in answer.items()}
         total: Tensor | None = None
         for term in self.terms:
-            one = term.score(env, answer, copies)
+            one = term.score(env, answer, copies, dtype)
             total = one if total is None else total + one
         if total is None:
-            return torch.zeros(env.batch.size * copies, device=env.batch.device, dtype=env.batch.dtype)
+            return torch.zeros(env.batch.size * copies, device=env.batch.device, dtype=scores)
+        total = total if dtype is None or wide else total.to(scores)
         return total if ended is None else total.masked_fill(~ended, float("-inf"))
 
     def soft_score(self, answer: Mapping[str, Tensor], copies: int = 1, *, penalty: float | None = None) -> Tensor:

@@ -300,6 +300,10 @@ class Posterior:
         value: Tensor = self._insisted(self.ask(Query("expectation", values=values)))
         return value
 
+    def unrounded(self, kind: str, **arguments: Any) -> Any:
+        """The value of a query in the type that it was computed in, for those who go on subtracting; see `Query`."""
+        return self._insisted(self.ask(Query(kind, wide=True, **arguments)))
+
     def cross_entropy(self, other: Posterior) -> Tensor:
         """[B]: -E[log q(y)] of a second model q of the same cells, in nats; inf where q rules out what p does not.
 

@@ -74,7 +74,7 @@ class Query:
         values: a function of each cell or factor, by variable or term (`expectation`).
         other: the posterior of a second model (`cross_entropy`, `kl`).
         wide: whether the answer may come in a wider type than the scores', as it was computed: for those who go on
-            adding and subtracting.
+            adding and subtracting.  `log_partition` is computed in double precision for them, where a backend can.
     """
 
     kind: str

@@ -33,7 +33,7 @@ from energyml.backends.expectations import (
     tables_of,
 )
 from energyml.backends.logspace import difference
-from energyml.backends.precision import accumulated, rounded
+from energyml.backends.precision import accumulated, cancels, rounded
 from energyml.bind.batch import Along
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
@@ -41,21 +41,40 @@ from energyml.transforms import gradients, recorded
 
 
 class ChainSession(Session):
-    """One batch of chains."""
+    """One batch of chains.
 
-    def __init__(self, problem: Problem, layout: Layout, engine: Engine) -> None:
+    Args:
+        problem: the batch.
+        layout: its tables.
+        engine: what computes.
+        doubled: whether scores are read in double precision, whatever they are; answers of `ask` have their type.
+    """
+
+    def __init__(self, problem: Problem, layout: Layout, engine: Engine, doubled: bool = False) -> None:
         self.problem, self.layout, self.engine = problem, layout, engine
+        self.doubled = doubled or engine.doubled
         self.variable = layout.variable
-        self._known: dict[tuple[str, bool], Tensor | Potentials] = {}
+        self._known: dict[tuple[str, bool], Tensor | Potentials | ChainSession] = {}
 
     def ask(self, query: Query) -> Result:
         """Answer any query of the card."""
-        handler = getattr(self, f"_{query.kind}", None)
+        session = self._in_double() if cancels(query) else self
+        handler = getattr(session, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
         value, dtype = handler(query), self.problem.env.batch.dtype
-        widened = self.engine.doubled or accumulated(dtype) is not dtype
+        widened = session.doubled or accumulated(dtype) is not dtype
         return Result(rounded(value, dtype) if widened and not query.wide else value)
+
+    def _in_double(self) -> ChainSession:
+        """The session of the same batch in double precision; itself where it computes in that."""
+        if self.doubled or self.problem.env.batch.dtype is torch.float64:
+            return self
+        found = self._known.get(("in double", True))
+        if found is None:
+            found = self._known["in double", True] = ChainSession(self.problem, self.layout, self.engine, doubled=True)
+        assert isinstance(found, ChainSession)
+        return found
 
     @property
     def potentials(self) -> Potentials:
@@ -75,14 +94,15 @@ class ChainSession(Session):
         return self._assembled(self.problem.evidence)
 
     def _assembled(self, evidence: Evidence) -> Potentials:
-        """The scores given evidence, in the type that the engine takes them in."""
-        found = assemble(self.problem, self.layout, evidence)
-        if not self.engine.doubled:
-            return found
-        dtype = wide(found.scores.device)
-        return Potentials(found.scores.to(dtype), found.steps.to(dtype), found.count)
+        """The scores given evidence, in the type that they are read in."""
+        return assemble(self.problem, self.layout, evidence, self._dtype)
 
-    def _remembered(self, name: str, compute: Callable[[], Tensor | Potentials]) -> Tensor | Potentials:
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        """The type that scores are read in; `None` for that of their tables."""
+        return wide(self.problem.env.batch.device) if self.doubled else None
+
+    def _remembered(self, name: str, compute: Callable[[], Tensor | Potentials]) -> Tensor | Potentials | ChainSession:
         tracked = torch.is_grad_enabled()
         found = self._known.get((name, True))
         if found is None and not tracked:
@@ -97,19 +117,23 @@ class ChainSession(Session):
         return self.log_z
 
     def _log_prob(self, query: Query) -> Tensor:
-        """The log-partition of the answers that agree with a full or partial one, less that of all."""
-        labels, cost = query.answer.get(self.variable), query.cost or {}
-        potentials = self._costed(self.potentials, cost)
+        """Whole answers have theirs from the engine, which takes the difference of large sums in double precision."""
+        labels = query.answer.get(self.variable)
+        potentials = self._costed(self.potentials, query.cost or {})
         if labels is not None:
             whole = self.engine.likelihood(potentials, self._along().compact(labels, 1))
             if whole is not None:
                 return whole
-        known = self.problem.known(query.answer)
-        clamped = self._costed(self._assembled(known), cost)
-        total = self.engine.log_partition(potentials) if cost else self.log_z
-        return difference(self.engine.log_partition(clamped), total)
+        return self._in_double()._share(query).to(potentials.dtype)
 
     _log_prob_with_cost = _log_prob
+
+    def _share(self, query: Query) -> Tensor:
+        """The log-partition of the answers that agree with a full or partial one, less that of all."""
+        cost = query.cost or {}
+        clamped = self._costed(self._assembled(self.problem.known(query.answer)), cost)
+        total = self.engine.log_partition(self._costed(self.potentials, cost)) if cost else self.log_z
+        return difference(self.engine.log_partition(clamped), total)
 
     def _costed(self, potentials: Potentials, costs: Mapping[str, Tensor]) -> Potentials:
         """The scores with costs added to those of cells."""
@@ -199,11 +223,13 @@ class ChainSession(Session):
         other = comparable(self.problem, query.other)
         if is_first_order(tables_of(other)):
             unary, pair = self._moments(pairs=True)
-            theirs = assemble(other, Layout(other.graph, other.terms), other.evidence)
-            score = expected(normalised(unary, 1), theirs.unary) + expected(normalised(pair, 2), theirs.pair)
+            theirs = assemble(other, Layout(other.graph, other.terms), other.evidence, self._dtype)
+            joint, shared = normalised(pair, 2), theirs.steps.shape[1] == 1
+            joint = joint.sum(1, keepdim=True) if shared else joint  # one table serves all steps
+            score = expected(normalised(unary, 1), theirs.unary) + expected(joint, theirs.steps)
         else:  # its tables join cells that are no neighbours here
             ground = Ground.of(self.problem, Plans(MEGABYTES), True)
-            score = GraphSession(self.problem, ground).expected_score(other)
+            score = GraphSession(self.problem, ground, self._dtype).expected_score(other)
         return cross_entropy(log_z_of(query.other), score, ~self.log_z.isneginf())
 
     def _kl(self, query: Query) -> Tensor:

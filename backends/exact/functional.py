@@ -17,6 +17,7 @@ from torch import Tensor
 
 from energyml.backends.exact import recursion
 from energyml.backends.exact.potentials import Potentials
+from energyml.backends.exact.unscaled import wide
 from energyml.backends.logspace import difference
 from energyml.backends.native import chain as native
 from energyml.result import ABSENT
@@ -90,7 +91,9 @@ def _likelihood(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | N
             raise native.no_such_label(unary.shape[2])
     known = labels.unsqueeze(-1) == torch.arange(unary.shape[2], device=unary.device)
     clamped = unary.masked_fill(~(known | (labels < 0).unsqueeze(-1)), float("-inf"))
-    return difference(chain_log_partition(clamped, pair, lengths), chain_log_partition(unary, pair, lengths))
+    steps, dtype = pair.to(wide(pair.device)), torch.promote_types(unary.dtype, pair.dtype)
+    share, total = (chain_log_partition(one.to(steps.dtype), steps, lengths) for one in (clamped, unary))
+    return difference(share, total).to(dtype)  # two large numbers may be close to each other
 
 
 def chain_nll_and_grad(

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
-from energyml.backends.exact.elimination import BatchElimination, slopes, tracked
+from energyml.backends.exact.elimination import BatchElimination, runs_natively, slopes, tracked
 from energyml.backends.exact.ground import Elimination, Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
+from energyml.backends.exact.unscaled import wide
 from energyml.backends.expectations import (
     comparable,
     cross_entropy,
@@ -24,7 +25,7 @@ from energyml.backends.expectations import (
     tables_of,
 )
 from energyml.backends.logspace import difference
-from energyml.backends.precision import accumulated, rounded, widened
+from energyml.backends.precision import accumulated, cancels, rounded, widened
 from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Graph
@@ -51,10 +52,12 @@ class GraphSession(Session):
     Args:
         problem: the batch.
         ground: what was found about it.
+        dtype: a type to compute in, whatever the scores are in.
     """
 
-    def __init__(self, problem: Problem, ground: Ground) -> None:
-        self.problem, self.ground = problem, ground  # all else is read from these: many sessions answer one question
+    def __init__(self, problem: Problem, ground: Ground, dtype: torch.dtype | None = None) -> None:
+        # All else is read from these: many sessions answer one question.
+        self.problem, self.ground, self._dtype = problem, ground, dtype
         self._once = Remembered().once
 
     @property
@@ -70,7 +73,7 @@ class GraphSession(Session):
     @property
     def dtype(self) -> torch.dtype:
         """The type that everything is computed in; answers are rounded to that of the batch where it is coarser."""
-        return accumulated(self.batch.dtype)
+        return self._dtype or accumulated(self.batch.dtype)
 
     @property
     def sources(self) -> Sources:
@@ -125,11 +128,23 @@ class GraphSession(Session):
         return self._answer(query)
 
     def _answer(self, query: Query) -> Result:
-        handler = getattr(self, f"_{query.kind}", None)
+        session = self.in_double() if cancels(query) else self
+        handler = getattr(session, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
         value, dtype = handler(query), self.batch.dtype
-        return Result(rounded(value, dtype) if self.dtype is not dtype and not query.wide else value)
+        return Result(rounded(value, dtype) if session.dtype is not dtype and not query.wide else value)
+
+    def in_double(self) -> GraphSession:
+        """The session of the same batch in double precision; itself where it computes in that."""
+        dtype = wide(self.batch.device)
+        if self.dtype is dtype:
+            return self
+        found: GraphSession = self._once("in double", lambda: self._of_type(dtype))
+        return found
+
+    def _of_type(self, dtype: torch.dtype) -> GraphSession:
+        return GraphSession(self.problem, self.ground, dtype)
 
     # ------------------------------------------------------------------------------------------------------- the batch
 
@@ -140,7 +155,8 @@ class GraphSession(Session):
 
     def table_of(self, term: TableTerm) -> Tensor:
         """A term's table, with zeros for elements that a structure of padded sizes has too many."""
-        table = widened(term.table(self.problem.env))
+        table = term.table(self.problem.env)
+        table = widened(table) if self._dtype is None else table.to(self._dtype)
         return masked_table(term, self.batch, table) if self.sources.fixed else table
 
     def cell_tables(
@@ -215,15 +231,21 @@ class GraphSession(Session):
 
     def _log_prob(self, query: Query) -> Tensor:
         """The log-partition of the answers that agree with a full or partial one, less that of all."""
+        whole = self._whole(query.answer)
+        precise = self if whole and self.kernels and runs_natively(self.tables()) else self.in_double()
+        return precise._share(query, whole).to(self.dtype)
+
+    def _share(self, query: Query, whole: bool) -> Tensor:
+        """The same in the type that sums are taken in; whether an answer is a whole one is known."""
         cost = query.cost or {}
         total = self._sum(self.problem.evidence, cost) if cost else self._wide_log_z
-        if self._whole(query.answer):
+        if whole:
             share = self._score(query.answer, total.dtype)
             share = share + cost_of(query.answer, cost) if cost else share
         else:
             share = self._sum(self.problem.known(query.answer), cost)
         # Two large numbers may be close to each other: what they differ by is rounded, and not they.
-        return difference(share, total).to(self.dtype)
+        return difference(share, total)
 
     def _score(self, answer: Mapping[str, Tensor], dtype: torch.dtype, copies: int = 1) -> Tensor:
         """[B * copies]: the score of full answers, summed up in some type."""
@@ -322,7 +344,8 @@ class GraphSession(Session):
             shares = run.shares(tables, [False] * len(tables), entropies=True)
             assert shares.entropy is not None
             return torch.where(shares.total.isneginf(), 0, shares.entropy).to(self.dtype)
-        return run.entropy_twin(tables)
+        precise = self.in_double()  # where kernels do not answer, which add up in that
+        return run.entropy_twin(tables) if precise is self else precise._entropy(query).to(self.dtype)
 
     # ---------------------------------------------------------------------------------------------- other functions
 
@@ -345,11 +368,11 @@ class GraphSession(Session):
         their = Sources(other.graph, theirs, other.env.batch, traced)
         if traced and not their.fixed:
             return self._look_and_expect(other)
-        second = GraphSession(other, self._ground(their, other.evidence))
+        second = GraphSession(other, self._ground(their, other.evidence), self._dtype)
         by_name = dict(zip(second.variables, second.cell_tables(other.evidence, needed=True), strict=True))
         scores = [*second.expanded(), *(one for name in self.variables if (one := by_name[name]) is not None)]
         sources = Sources(self.graph, [*self.sources.terms, *theirs], self.batch, traced)
-        joint = GraphSession(self.problem, self._ground(sources, self.problem.evidence))
+        joint = GraphSession(self.problem, self._ground(sources, self.problem.evidence), self._dtype)
         own = [joint.table_of(term) for term in self.terms]
         cells = joint.cell_tables(self.problem.evidence, needed=True)
         zeros = [torch.zeros_like(one) for one in scores[: len(theirs)]]
@@ -361,9 +384,8 @@ class GraphSession(Session):
 
     @untraced(OUTSIDE)
     def _look_and_expect(self, other: Problem) -> Tensor:
-        return GraphSession(self.problem, Ground.of(self.problem, self.ground.plans, self.kernels)).expected_score(
-            other
-        )
+        ground = Ground.of(self.problem, self.ground.plans, self.kernels)
+        return GraphSession(self.problem, ground, self._dtype).expected_score(other)
 
     def _ground(self, sources: Sources, evidence: Evidence) -> Ground:
         return Ground(self.ground.plans, sources, evidence, self.ground.kernels)

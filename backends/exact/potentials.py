@@ -135,15 +135,16 @@ def _joins_neighbours(term: Term) -> bool:
     return one.index is not None and one.index == other.index and abs(one.offset - other.offset) == 1
 
 
-def assemble(problem: Problem, layout: Layout, evidence: Evidence) -> Potentials:
-    """Add up all tables, in single precision where they are in half: O(B T C²)."""
+def assemble(problem: Problem, layout: Layout, evidence: Evidence, dtype: torch.dtype | None = None) -> Potentials:
+    """Add up all tables, in a type if one is named, else in single precision where they are in half: O(B T C²)."""
     batch = problem.env.batch
     along = layout.along(batch)
     size, labels = along.size, problem.label_count(layout.variable)
     unary: Tensor | None = None
     pair: Tensor | None = None
     for one in layout.placed:
-        table = widened(one.term.table(problem.env))
+        table = one.term.table(problem.env)
+        table = widened(table) if dtype is None else table.to(dtype)
         if one.scattered or one.constant is not None:
             unary = _add(unary, _at_positions(table, one, along, problem, labels))
         elif one.arity == 1:
@@ -152,13 +153,13 @@ def assemble(problem: Problem, layout: Layout, evidence: Evidence) -> Potentials
             table = table.transpose(-1, -2) if one.swapped else table
             pair = _add(pair, _stretched(table, one, max(0, size - 1), problem))
     if unary is None:
-        unary = torch.zeros(1, 1, labels, device=batch.device, dtype=accumulated(batch.dtype))
+        unary = torch.zeros(1, 1, labels, device=batch.device, dtype=dtype or accumulated(batch.dtype))
     unary = unary.expand(batch.size, size, labels)
     allowed = evidence.allowed.get(layout.variable)
     if allowed is not None:
         unary = unary.masked_fill(~along.compact(allowed, 1), float("-inf"))
     if pair is None:
-        pair = torch.zeros(1, 1, labels, labels, device=batch.device, dtype=accumulated(batch.dtype))
+        pair = torch.zeros(1, 1, labels, labels, device=batch.device, dtype=dtype or accumulated(batch.dtype))
     return Potentials(unary, pair, along.count)
 
 
@@ -193,7 +194,7 @@ def _at_positions(table: Tensor, one: Placed, along: Along, problem: Problem, la
     table = table.expand(*lead, labels)
     if valid is not None:
         table = torch.where(valid.unsqueeze(-1), table, 0)
-    total = torch.zeros(batch.size, max(1, along.size), labels, device=batch.device, dtype=accumulated(batch.dtype))
+    total = torch.zeros(batch.size, max(1, along.size), labels, device=batch.device, dtype=table.dtype)
     index = cells.expand(lead)
     if along.rank is not None and along.size:
         index = along.rank.gather(1, index.flatten(1) if index.dim() > 1 else index.unsqueeze(1)).clamp(min=0)

@@ -23,9 +23,12 @@ from energyml.transforms import followed, gradients
 class TreeSession(GraphSession):
     """One batch of forests; what is not answered here goes through elimination."""
 
-    def __init__(self, problem: Problem, ground: Ground, forest: Forest) -> None:
-        super().__init__(problem, ground)
+    def __init__(self, problem: Problem, ground: Ground, forest: Forest, dtype: torch.dtype | None = None) -> None:
+        super().__init__(problem, ground, dtype)
         self.forest = forest
+
+    def _of_type(self, dtype: torch.dtype) -> TreeSession:
+        return TreeSession(self.problem, self.ground, self.forest, dtype)
 
     def at_once(self, kind: str) -> Any:
         """Trees have kernels of their own."""

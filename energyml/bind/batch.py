@@ -17,6 +17,12 @@ from torch import Tensor
 
 # For each dim along which a term counts cells: the variables in its scope that have this dim alone.
 Counted: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+HALF = (torch.float16, torch.bfloat16)
+
+
+def accumulated(dtype: torch.dtype) -> torch.dtype:
+    """The type that sums are taken in: half precision is too coarse to add up in."""
+    return torch.float32 if dtype in HALF else dtype
 
 
 @dataclass

@@ -44,7 +44,7 @@ class BoundTerm(ABC):
         return None
 
     @abstractmethod
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
         """SCORE: the term's score of full answers.
 
         Args:
@@ -52,6 +52,7 @@ class BoundTerm(ABC):
             answer: labels [B * copies, *dims] by variable, in the caller's positions, -1 where there is no cell; the
                 copies of an example stand together.
             copies: how many answers each example has.
+            dtype: a wider type to add up in, and of the scores.
 
         Returns:
             Scores [B * copies].

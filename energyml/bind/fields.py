@@ -101,10 +101,10 @@ class LinearTerm(BoundTerm):
         counted = present.unsqueeze(1).expand(cells.shape)
         return torch.where(counted, cells, 0).abs().sum((1, 2)), counted.sum((1, 2)).to(cells.dtype)
 
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
         """SCORE: uᵀs for field values s [B * copies, *axes]."""
         s = self.layout.to_cells(answer[self.field], env.batch)
-        return (expanded(self.linear(env), copies) * s).flatten(1).sum(1)
+        return (expanded(self.linear(env), copies) * s).flatten(1).sum(1, dtype=dtype)
 
     def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
         """SOFT: a field's values need no relaxation."""
@@ -177,7 +177,7 @@ class QuadraticTerm(BoundTerm):
             made = add(made, env, coupling, [argument(env) for argument in arguments])
         return _merged(made)
 
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
         """SCORE: -1/2 sᵀQs for field values s [B * copies, *axes]."""
         form = self.form(env)
         s = self.layout.to_cells(answer[self.field], env.batch)
@@ -185,7 +185,7 @@ class QuadraticTerm(BoundTerm):
         if form.present is not None:
             s = torch.where(expanded(form.present, copies).unsqueeze(1), s, 0)
         each = s.unflatten(0, (env.batch.size, copies)).movedim(1, 0)
-        scores = [-0.5 * (one * form.multiply(one)).sum((1, 2)) for one in each]
+        scores = [-0.5 * (one * form.multiply(one)).sum((1, 2), dtype=dtype) for one in each]
         return torch.stack(scores, 1).flatten()
 
     def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:

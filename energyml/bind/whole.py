@@ -44,7 +44,7 @@ class StepwiseTerm(BoundTerm):
         """The variable whose length it decides, and the label that ends it."""
         return None if self._end is None else (self.body.variable, self._end)
 
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
         """SCORE: the steps' scores of the labels, added up over the sequence; O(length) steps.
 
         Step t scores the t-th cell.  What is given over the same dim is brought into the order of cells too.
@@ -53,7 +53,8 @@ class StepwiseTerm(BoundTerm):
         labels = walk.along.compact(answer[self.body.variable], 1)
         counted = labels >= 0 if walk.exists is None else walk.exists & (labels >= 0)
         state, embedded = walk.start()
-        total, alive = walk.zeros(), torch.ones(walk.rows, dtype=torch.bool, device=labels.device)
+        total = walk.zeros() if dtype is None else walk.zeros().to(dtype)
+        alive = torch.ones(walk.rows, dtype=torch.bool, device=labels.device)
         for t in range(labels.shape[1]):
             scores, state = self._step(walk, state, embedded, t)
             here = labels[:, t].clamp(min=0)
@@ -155,7 +156,7 @@ class MaskedTerm(BoundTerm):
         self.body, self.given = body, given
         self.dim = graph.variables[body.variable].dims[0]
 
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
         """SCORE: the masked scores of the labels, raw or as log-probabilities, added up over positions."""
         labels = answer[self.body.variable]
         scores = self.masked_scores(env, labels, copies)
@@ -165,7 +166,7 @@ class MaskedTerm(BoundTerm):
         exists = repeated(env.batch.cells(self.body.variable, (self.dim,)), copies)
         if exists is not None:
             picked = torch.where(exists, picked, 0)
-        return self.scaled(env, picked.sum(1))
+        return self.scaled(env, picked.sum(1, dtype=dtype))
 
     def masked_scores(self, env: Environment, labels: Tensor, copies: int = 1) -> Tensor:
         """PROPOSE: the network's scores [B * copies, T, labels] of each label, the position itself being masked.
@@ -218,7 +219,7 @@ class BlackBoxTerm(BoundTerm):
         super().__init__(term, graph)
         self.body, self.value = body, value
 
-    def score(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
         """SCORE: the network at the corners of the relaxed space; absent cells are zero vectors, or the label -1."""
         relaxed: dict[tuple[str, bool], Tensor] = {}
         for name in self.body.variables:
@@ -226,7 +227,8 @@ class BlackBoxTerm(BoundTerm):
             one_hot = F.one_hot(labels.clamp(min=0), self.label_count(name)).to(env.batch.dtype)
             relaxed[name, True] = one_hot * (labels >= 0).unsqueeze(-1)
             relaxed[name, False] = labels
-        return self._valued(env, relaxed, self._seen(env.batch, copies), copies)
+        value = self._valued(env, relaxed, self._seen(env.batch, copies), copies)
+        return value if dtype is None else value.to(dtype)
 
     def softened(self, env: Environment, copies: int = 1, penalty: float | None = None) -> Softened:
         """SOFT: the network at the vectors."""

@@ -34,7 +34,7 @@ def beam_hinge(posterior: Posterior, answer: Mapping[str, Tensor], selection: Se
     # a search that found nothing has nothing to say
     margin = worst.masked_fill(worst.isneginf(), 0) - target.masked_fill(forbidden, 0)
     loss = margin.clamp(min=0).masked_fill(worst.isneginf(), 0)
-    return loss.masked_fill(forbidden, float("inf"))
+    return loss.masked_fill(forbidden, float("inf")).to(problem.env.batch.dtype)
 
 
 def _hard(gold: Gold, costs: Costs, width: int) -> Tensor:

@@ -38,4 +38,5 @@ def beam_nll(posterior: Posterior, answer: Mapping[str, Tensor], selection: Sele
         own = own & (torch.arange(size, device=own.device) < found.stopped.unsqueeze(1)).unsqueeze(1)
     scores = prefix_scores(gold.steps, torch.cat([target, labels], 1), torch.cat([own, counts], 1))
     others = scores[:, 1:].masked_fill(found.is_gold | ~found.exists, _NINF)
-    return -log_ratio(scores[:, 0], log_sum(torch.cat([scores[:, :1], others], 1)))
+    losses = -log_ratio(scores[:, 0], log_sum(torch.cat([scores[:, :1], others], 1)))
+    return losses.to(posterior.problem.env.batch.dtype)

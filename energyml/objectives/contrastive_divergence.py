@@ -49,11 +49,12 @@ def contrastive_divergence(posterior: Posterior, answer: Mapping[str, Tensor], s
     moved = _moved(kernel, begin, int(selection["steps"]))
     if pool is not None:
         pool.put_back(problem, moved)
-    drawn = problem.score({name: one.flatten(0, 1) for name, one in moved.items()}, chains)
-    own = problem.score(answer)
+    drawn = problem.score({name: one.flatten(0, 1) for name, one in moved.items()}, chains, wide=True)
+    own = problem.score(answer, wide=True)
     impossible = own.isneginf()
     losses = drawn.reshape(-1, chains).mean(1) - own.masked_fill(impossible, 0)
-    return losses.masked_fill(impossible, float("inf")).masked_fill(gone, float("nan"))
+    losses = losses.masked_fill(impossible, float("inf")).masked_fill(gone, float("nan"))
+    return losses.to(problem.env.batch.dtype)
 
 
 def _kernel(posterior: Posterior, model: EnergyModel, chains: int) -> Any:

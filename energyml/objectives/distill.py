@@ -52,7 +52,7 @@ def distill(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selec
     log_q, log_p = log_shares(wanted), log_shares(scores)
     lost = (here & log_p.isneginf()).any(1)
     apart = (q * (log_q.masked_fill(~here, 0) - log_p.masked_fill(~here | log_p.isneginf(), 0))).sum(1)
-    return apart.masked_fill(lost, float("inf"))
+    return apart.masked_fill(lost, float("inf")).to(problem.env.batch.dtype)
 
 
 def _teacher(selection: Selection, problem: Problem) -> EnergyModel | None:

@@ -38,12 +38,12 @@ def minimum_risk(posterior: Posterior, answer: Mapping[str, Tensor], selection: 
     risk = torch.zeros_like(share[:, 0])
     for name, cost in costs.items():
         risk = risk + (share * total_cost(labels[name], cost)).sum(1)
-    return risk
+    return risk.to(problem.env.batch.dtype)
 
 
 def _best(posterior: Posterior, count: int) -> tuple[dict[str, Tensor], Tensor]:
     """Labels [B, n, *dims] by variable, and scores [B, n] with gradients."""
-    found = posterior.n_best(count)
+    found = posterior.unrounded("n_best", count=count)
     labels = dict(found.labels)
     if found.score.requires_grad or not torch.is_grad_enabled():
         return labels, found.score
@@ -74,11 +74,11 @@ def _scores(problem: Problem, labels: Mapping[str, Tensor]) -> Tensor:
     batch, several = next(iter(labels.values())).shape[:2]
     if not problem.ends():
         flat = {name: one.flatten(0, 1) for name, one in labels.items()}
-        return problem.score(flat, several).reshape(batch, several)
+        return problem.score(flat, several, wide=True).reshape(batch, several)
     reason = why_not_stepwise(problem.graph, None, problem.terms)
     if reason is not None:  # one answer of each example at a time
-        rows = [problem.score({name: one[:, number] for name, one in labels.items()}) for number in range(several)]
-        return torch.stack(rows, 1)
+        each = [{name: one[:, number] for name, one in labels.items()} for number in range(several)]
+        return torch.stack([problem.score(one, wide=True) for one in each], 1)
     steps = problem.steps()
     known = labels[steps.variable]
     return prefix_scores(steps, known.clamp(min=0), known >= 0)

@@ -56,7 +56,7 @@ def nce(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection
     with torch.no_grad():
         noise = _NOISES[str(selection["noise"])](posterior, answer, selection)
     every = {name: torch.cat([answer[name].unsqueeze(1), one], 1).flatten(0, 1) for name, one in noise.labels.items()}
-    scores = problem.score(every, count + 1).reshape(-1, count + 1)
+    scores = problem.score(every, count + 1, wide=True).reshape(-1, count + 1)
     impossible = scores[:, 0].isneginf()
     # Noise may be forbidden, and then is told apart for sure; data that is forbidden pulls at nothing.
     sure = noise.log_prob[:, 0].isneginf()  # noise that forbids the data cannot be taken for it
@@ -71,7 +71,8 @@ def nce(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection
             "`nce(loss: binary)` needs noise whose probabilities are known, and those of a sampler lack a constant; "
             "write `loss: ranking`, or `noise: uniform`"
         )
-    return losses.masked_fill(sure, 0).masked_fill(impossible, float("inf")).masked_fill(gone, float("nan"))
+    losses = losses.masked_fill(sure, 0).masked_fill(impossible, float("inf")).masked_fill(gone, float("nan"))
+    return losses.to(problem.env.batch.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------------- noises
@@ -153,7 +154,7 @@ def _sampled(posterior: Posterior, answer: Mapping[str, Tensor], selection: Sele
     if bool(drawn.score.isneginf().any()):
         raise EnergyError("the noise of `nce` has no answer for some example: everything is forbidden there")
     every = {name: torch.cat([answer[name].unsqueeze(1), one], 1).flatten(0, 1) for name, one in labels.items()}
-    return Noise(labels, problem.score(every, count + 1).reshape(-1, count + 1), known=False)
+    return Noise(labels, problem.score(every, count + 1, wide=True).reshape(-1, count + 1), known=False)
 
 
 _NOISES = {"uniform": _uniform, "unigram": _unigram, "sampler": _sampled}

@@ -37,9 +37,9 @@ def nll_within(whole: Posterior, within: Posterior, selection: Selection) -> tup
     problem = within.problem
     if problem.evidence.observed:
         raise EnergyError("`nll` of allowed labels has no values of fields beside them")
-    known = within.log_partition
+    known, total = (one.unrounded("log_partition") for one in (within, whole))  # large, and may be close to each other
     nothing = known.isneginf()
-    losses = (whole.log_partition - known.masked_fill(nothing, 0)).masked_fill(nothing, float("inf"))
+    losses = (total - known.masked_fill(nothing, 0)).masked_fill(nothing, float("inf")).to(problem.env.batch.dtype)
     cells = torch.zeros(problem.env.batch.size, dtype=torch.long, device=losses.device)
     for name, allowed in problem.evidence.allowed.items():
         exists = problem.env.batch.cells(name, problem.graph.variables[name].dims)

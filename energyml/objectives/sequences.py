@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Problem
+from energyml.bind.batch import accumulated
 from energyml.bind.steps import State, Steps
 from energyml.diagnostics import EnergyError
 from energyml.objectives.log_shares import log_shares
@@ -88,6 +89,8 @@ def forced(steps: Steps, labels: Tensor, copies: int = 1) -> Iterator[tuple[int,
 def prefix_scores(steps: Steps, labels: Tensor, counts: Tensor) -> Tensor:
     """[B, n]: the scores of prefixes, differentiable; -inf where something rules one out.
 
+    Half precision is added up in float32, and stays that: scores of prefixes are about to be subtracted.
+
     Args:
         steps: scores each label after a prefix.
         labels: [B, n, T], the prefixes of an example; any label where nothing counts.
@@ -97,7 +100,7 @@ def prefix_scores(steps: Steps, labels: Tensor, counts: Tensor) -> Tensor:
     """
     batch, several, size = labels.shape
     flat, counted = labels.reshape(batch * several, size), counts.reshape(batch * several, size)
-    total = torch.zeros(batch * several, dtype=steps.batch.dtype, device=labels.device)
+    total = torch.zeros(batch * several, dtype=accumulated(steps.batch.dtype), device=labels.device)
     for t, scores, _ in forced(steps, flat, several):
         total = total + torch.where(counted[:, t], chosen(scores, flat[:, t]), 0)
     return total.reshape(batch, several)
@@ -128,7 +131,7 @@ def drawn(steps: Steps, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     batch = steps.batch.size
     labels = torch.zeros(batch * count, steps.size, dtype=torch.long, device=steps.batch.device)
-    total = torch.zeros(batch * count, dtype=steps.batch.dtype, device=steps.batch.device)
+    total = torch.zeros(batch * count, dtype=accumulated(steps.batch.dtype), device=steps.batch.device)
     state, previous = steps.start(count), None
     for t in range(steps.size):
         scores, state = steps.advance(state, previous, t)

@@ -25,7 +25,7 @@ def ssvm(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selectio
         name: torch.zeros(wrong.shape, device=wrong.device, dtype=dtype).masked_fill(wrong, float("-inf"))
         for name, wrong in costs.wrong.items()
     }
-    worst = posterior.max_with_cost(**costs.each).score
-    best = posterior.max_with_cost(**elsewhere).score
+    worst, best = (posterior.unrounded("max_with_cost", cost=one).score for one in (costs.each, elsewhere))
     forbidden = best.isneginf()
-    return (worst.masked_fill(forbidden, 0) - best.masked_fill(forbidden, 0)).masked_fill(forbidden, float("inf"))
+    hinge: Tensor = worst.masked_fill(forbidden, 0) - best.masked_fill(forbidden, 0)
+    return hinge.masked_fill(forbidden, float("inf")).to(dtype)

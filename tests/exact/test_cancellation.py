@@ -1,0 +1,146 @@
+"""What large sums differ by, in float32: divergences, entropies and log-probabilities have the digits of float64.
+
+All scores lie within a few units of a number that cancels.  The truth is enumeration in float64 of the same scores.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import energyml as em
+from energyml import functional
+from energyml.posterior import Posterior
+from tests.exact.test_half_precision import CASES, LINKS, QUERIES, STRUCTURES
+
+MAGNITUDES = [1.0, 30.0, 1e3, 1e4, 1e5]
+ASKED = ("kl", "cross_entropy", "entropy", "log_prob of some cells")
+# Chains add up the factors of a cell in the type of the scores where speed counts: of one factor, nothing is rounded.
+ALONE = (
+    STRUCTURES["chain"].replace("factor own [t in T] (y[t]) = v\n", "").replace("param v : real[L] = normal(1.0)\n", "")
+)
+SPECS = {**STRUCTURES, "one factor": ALONE}
+OWN = [
+    (structure, query) for structure, query in CASES if query in ASKED and (structure, query) != ("chain", "entropy")
+]
+TRACKED = pytest.mark.parametrize("grad", [False, True], ids=["plain", "tracked"])
+
+
+def models(structure: str, magnitude: float) -> list[em.EnergyModel]:
+    """Two models in float32, and the same in float64."""
+    generator = torch.Generator().manual_seed(0)
+    found = [em.compile(SPECS[structure], seed=0) for _ in range(2)]
+    with torch.no_grad():
+        for parameter in (one for model in found for one in model.parameters()):
+            parameter.copy_(magnitude + torch.randn(parameter.shape, generator=generator))
+    for model in found[:2]:
+        found.append(em.compile(SPECS[structure], seed=0).double())
+        found[-1].load_state_dict(model.state_dict())
+    return found
+
+
+def inputs(magnitude: float, *shape: int) -> Tensor:
+    return magnitude + torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def opened(pair: list[em.EnergyModel], u: Tensor, using: str, **given: Tensor) -> tuple[Posterior, Posterior]:
+    if "links" in pair[0].compiled.source.text:
+        given["links"] = LINKS
+    return pair[0].infer(u=u, using=using, **given), pair[1].infer(u=u.flip(0), using=using, **given)
+
+
+@TRACKED
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+@pytest.mark.parametrize(("structure", "query"), [*OWN, ("one factor", "entropy"), ("one factor", "log_prob")])
+def test_answers_beside_enumeration(structure: str, query: str, engine: str, grad: bool) -> None:
+    for magnitude in MAGNITUDES:
+        single = models(structure, magnitude)
+        double, u = single[2:], inputs(magnitude, 2, 3, 3)
+        with torch.set_grad_enabled(grad):
+            found = QUERIES[query](*opened(single[:2], u, f"exact(engine: {engine})"))
+            wanted = QUERIES[query](*opened(double, u.double(), "enumerate"))
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+        if not grad:
+            continue
+        found.sum().backward()
+        wanted.sum().backward()
+        for one, other in zip(single[:2], double, strict=True):
+            for mine, true in zip(one.parameters(), other.parameters(), strict=True):
+                assert (mine.grad is None) == (true.grad is None)
+                if mine.grad is not None and true.grad is not None:
+                    assert mine.grad.dtype == torch.float32
+                    torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+@pytest.mark.parametrize("structure", ["order two", "grid", "latents"])
+def test_whole_answers_of_graphs(structure: str, engine: str) -> None:
+    """Kernels and torch operations add up in the same type."""
+    for magnitude in MAGNITUDES:
+        single, u = models(structure, magnitude), inputs(magnitude, 2, 3, 3)
+        found = QUERIES["log_prob"](*opened(single[:2], u, f"exact(engine: {engine})"))
+        wanted = QUERIES["log_prob"](*opened(single[2:], u.double(), "enumerate"))
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@TRACKED
+@pytest.mark.parametrize("engine", ["auto", "torch", "torch_struct"])
+@pytest.mark.parametrize("query", ["kl", "cross_entropy", "log_prob of some cells"])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+def test_long_chains_of_some_lengths(query: str, engine: str, grad: bool) -> None:
+    """The truth is the same recursion in float64."""
+    single, u, lengths = models("chain", 1e4), inputs(1e4, 3, 60, 3), torch.tensor([60, 1, 37])
+    labels = torch.randint(0, 3, (3, 60), generator=torch.Generator().manual_seed(2))
+    labels[:, ::2] = -1
+
+    def asked(pair: list[em.EnergyModel], u: Tensor) -> Tensor:
+        one, other = opened(pair, u, f"exact(engine: {engine})", lengths=lengths)
+        return one.log_prob(y=labels) if query == "log_prob of some cells" else QUERIES[query](one, other)
+
+    with torch.set_grad_enabled(grad):
+        found, wanted = asked(single[:2], u), asked(single[2:], u.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", ["chain", "order two"])
+@pytest.mark.parametrize("second", ["chain", "order two"])
+def test_models_that_join_other_cells(first: str, second: str) -> None:
+    one, other, u = models(first, 1e4), models(second, 1e4), inputs(1e4, 2, 3, 3)
+    found = QUERIES["kl"](*opened([one[0], other[1]], u, "exact"))
+    wanted = QUERIES["kl"](*opened([one[2], other[3]], u.double(), "enumerate"))
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("structure", ["chain", "order two"])
+def test_compiled_and_mapped_answers(structure: str) -> None:
+    torch.compiler.reset()
+    single, u = models(structure, 1e4), inputs(1e4, 2, 3, 3)
+    names = ("kl", "cross_entropy", "log_prob of some cells", "log_prob")
+
+    def asked(pair: list[em.EnergyModel], u: Tensor, using: str) -> list[Tensor]:
+        posteriors = opened(pair, u, using)
+        return [QUERIES[name](*posteriors) for name in names]
+
+    wanted = [one.float() for one in asked(single[2:], u.double(), "enumerate")]
+    compiled = torch.compile(lambda u: asked(single[:2], u, "exact"), fullgraph=True, backend="eager")(u)
+    mapped = torch.func.vmap(lambda u: asked(single[:2], u, "exact"))(u.unsqueeze(0))
+    for found, each, true in zip(compiled, mapped, wanted, strict=True):
+        torch.testing.assert_close(found, true, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(each[0], true, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "tracked"])
+def test_bare_scores_of_some_cells(grad: bool) -> None:
+    u, w = inputs(1e4, 2, 20, 3), inputs(1e4, 3, 3)
+    labels = torch.arange(40).reshape(2, 20) % 4 - 1
+    given = u.clone().requires_grad_(grad), w.clone().requires_grad_(grad)
+    exact = u.double().requires_grad_(grad), w.double().requires_grad_(grad)
+    found, wanted = functional.chain_log_prob(*given, labels), functional.chain_log_prob(*exact, labels)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    if grad:
+        slopes, true = torch.autograd.grad(found.sum(), given), torch.autograd.grad(wanted.sum(), exact)
+        for one, other in zip(slopes, true, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
