@@ -110,10 +110,10 @@ template <class Op, class T, int J> INLINE void some_columns(const T* in, const 
     constexpr int lanes = Lanes<T>::count;
     const Op op;
     V<T> total[J];
-    for (int j = 0; j < J; ++j) total[j] = Op::start();
+    for (int j = 0; j < J; ++j) total[j] = Op::template start<V<T>>();
     for (int64_t i = 0; i < labels; ++i) {
-        const V<T> factor = load(in + i * lanes);
-        for (int j = 0; j < J; ++j) total[j] = op.join(total[j], factor, all<T>(table[i * labels + j]));
+        const V<T> entry = load(in + i * lanes);
+        for (int j = 0; j < J; ++j) total[j] = op.join(total[j], table[i * labels + j], entry);
     }
     for (int j = 0; j < J; ++j) store(out + j * lanes, total[j]);
 }

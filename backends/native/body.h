@@ -3,6 +3,7 @@
 #include "product.h"
 #include "table.h"
 #include "scaled.h"
+#include "extended_numbers.h"
 #include "extended.h"
 #include "viterbi.h"
 #include "batch.h"

@@ -22,7 +22,7 @@ template <class In, class T>
 static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, ChainPasses passes,
                         int threads) {
     if (rows.empty()) return;
-    const int64_t labels = chain.labels, padded = padded_to<T>(labels), cells = labels * padded;
+    const int64_t labels = chain.labels, padded = padded_to<T>(labels), cells = packed_size<T>(labels);
     const bool shared = chain.stationary();
     Packed<T> table{nullptr, nullptr, 0, 1, true};
     T floor = Limits<T>::varying_floor;
@@ -45,9 +45,10 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
     const int64_t kept = passes == BOTH ? each * chain.size * padded : 0;
     const int64_t room = (ROWS + each) * padded + (shared ? 0 : 2 * cells) + (outer ? cells : 0) + 2 * kept;
     Buffer<T> memory(static_cast<size_t>(threads) * room + (shared ? 2 * cells : 0));
+    T* const rooms = memory.data + (shared ? 2 * cells : 0);
     int64_t every = 1;
     if (shared) {
-        table.forward = memory.data + threads * room;
+        table.forward = memory.data;
         table.backward = backward ? table.forward + cells : nullptr;
         exponentiate<T>(chain.pair, labels, table);
         every = rescale_every(table, labels);
@@ -56,12 +57,12 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
     std::iota(local.begin(), local.end(), 0);
     const int64_t sums = (ROWS + each) * padded + (shared ? 0 : 2 * cells);  // where the outer products of a thread are added up
     if (outer)  // for all threads, also those that the runtime may refuse
-        for (int k = 0; k < threads; ++k) std::fill(memory.data + k * room + sums, memory.data + k * room + sums + cells, static_cast<T>(0));
+        for (int k = 0; k < threads; ++k) std::fill(rooms + k * room + sums, rooms + k * room + sums + cells, static_cast<T>(0));
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
 #endif
     for (int64_t u = 0; u < units; ++u) {
-        T* next = memory.data + thread_number() * room;
+        T* next = rooms + thread_number() * room;
         Scratch<T> scratch{next, nullptr, nullptr, nullptr};
         next += (ROWS + each) * padded;
         if (!shared) {
@@ -95,7 +96,7 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
         if (answer.pair && !(answer.pair_step && answer.pair_example)) sum_pairs(unit, tier);
     }
     if (outer && !answer.pair_example)
-        for (int k = 0; k < threads; ++k) add_times_table<T>(memory.data + k * room + sums, table.forward, labels, padded, answer.pair);
+        for (int k = 0; k < threads; ++k) add_times_table<T>(rooms + k * room + sums, table.forward, labels, padded, answer.pair);
 }
 
 template <class X, class In> static void add_rows(const X* padded_rows, int64_t labels, int64_t padded, In* out) {
@@ -119,7 +120,7 @@ static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std:
     const int64_t kept = passes == BOTH ? each * chain.size * padded : 0;
     const int64_t room = (5 * ROWS + 1) * padded + (shared ? 0 : tables) + (outer ? 2 * cells : 0) + 2 * kept;
     Buffer<X> memory(static_cast<size_t>(threads) * room + (shared ? tables : 0));
-    Buffer<int32_t> lists(static_cast<size_t>(threads) * (labels + 8));
+    Buffer<int32_t> lists(static_cast<size_t>(threads) * (labels + 16));
     std::vector<int64_t> local(each);
     std::iota(local.begin(), local.end(), 0);
     ExtendedTable<X> table = extended_table_in<X>(memory.data + threads * room, labels, padded);
@@ -139,7 +140,7 @@ static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std:
         scratch.share = own + 5 * ROWS * padded;
         scratch.own = extended_table_in<X>(own + (5 * ROWS + 1) * padded, labels, padded);
         scratch.outer = outer ? own + sums : nullptr;
-        scratch.lines = lists.data + thread_number() * (labels + 8);
+        scratch.lines = lists.data + thread_number() * (labels + 16);
         Numbers<X> alpha{static_cast<X*>(answer.alpha), static_cast<X*>(answer.emission)};
         if (passes == BOTH) alpha = {own + room - 2 * kept, own + room - kept};
         const int64_t start = u * each;

@@ -2,99 +2,7 @@
 //
 // Log space would take an exponential for every entry of the table at every step.  Here scores are split once, and a step needs
 // none: the first pass finds the largest exponent for every column, the second adds up the products, each shifted by how far it is
-// below.  Exponents are multiples of UNIT, which keeps them exact up to scores of 1e7; mantissas lie in [2^-4, 2^4] or are 0.
-
-constexpr int UNIT = 8;
-
-template <class X> struct Whole;
-template <> struct Whole<float> {
-    static constexpr float depth = 48;  // a product this far below the largest exponent is lost, whatever the mantissas
-    static constexpr float mass = 1e-14f;  // marginals below this have no pairs worth a look
-    static constexpr double most = 3e7;  // exponents are exact up to here, and so are sums of two
-};
-template <> struct Whole<double> {
-    static constexpr double depth = 80, mass = 1e-25, most = 1e15;
-};
-template <class X> INLINE constexpr X void_exponent() { return static_cast<X>(-1e30); }  // of the number 0
-
-// As many doubles as a vector of X has numbers.
-template <class X> struct Exact;
-template <> struct Exact<float> {
-    typedef double V __attribute__((vector_size(64), aligned(8), may_alias));
-};
-template <> struct Exact<double> {
-    typedef double V __attribute__((vector_size(32), aligned(8), may_alias));
-};
-template <class X> using E = typename Exact<X>::V;
-
-// v * 2^x for whole x that are not too large; 0 or next to nothing below -depth.
-template <class X> INLINE V<X> shifted(V<X> v, V<X> x) {
-#ifdef TARGET_HAS_SCALE
-    if constexpr (std::is_same_v<X, float>)
-        return _mm256_scalef_ps(v, x);
-    else
-        return _mm256_scalef_pd(v, x);
-#else
-    V<X> whole = larger<X>(x, all<X>(-Whole<X>::depth)) + (Lanes<X>::magic + Lanes<X>::bias);
-    I<X> bits = reinterpret_cast<I<X>&>(whole) << Lanes<X>::mantissa;
-    return v * reinterpret_cast<V<X>&>(bits);
-#endif
-}
-
-template <class X> INLINE V<X> nearest(V<X> x) { return (x + Lanes<X>::magic) - Lanes<X>::magic; }
-
-// exp(x) as mantissa and exponent; the reduction is in double, as a score of 1e6 has no digits to spare in float.
-template <class X> INLINE void split(E<X> x, V<X>& mantissa, V<X>& exponent) {
-    constexpr double magic = 6755399441055744.0, ln2 = 0.693147180559945309417;
-    E<X> n = (x * (1.0 / (UNIT * ln2)) + magic) - magic;
-    E<X> r = x - n * (UNIT * 6.93145751953125e-1) - n * (UNIT * 1.42860682030941723212e-6);
-    V<X> rounded = __builtin_convertvector(r, V<X>);
-    V<X> rest = __builtin_convertvector(r - __builtin_convertvector(rounded, E<X>), V<X>);
-    V<X> value = small_exponential<X>(rounded);
-    V<X> narrow = __builtin_convertvector(x, V<X>);
-    I<X> empty = narrow == all<X>(-std::numeric_limits<X>::infinity());
-    mantissa = empty ? V<X>{} : value + value * rest;
-    exponent = empty ? all<X>(void_exponent<X>()) : __builtin_convertvector(n, V<X>) * static_cast<X>(UNIT);
-}
-
-// The same of a vector of scores.  Where products are fused, floats suffice: UNIT ln 2 in two parts, of which the first leaves a
-// remainder without any error, so that rounding it comes last and is made good for.
-template <class X> INLINE void split_scores(V<X> x, V<X>& mantissa, V<X>& exponent) {
-#ifdef TARGET_HAS_FMA
-    if constexpr (std::is_same_v<X, float>) {
-        const V<X> high = all<X>(UNIT * 0.693147182464599609375f), low = all<X>(UNIT * -1.904654299957768e-9f);
-        constexpr float per = 1.0f / (UNIT * 0.6931471805599453f);
-        V<X> n = nearest<X>(x * per);
-        n += nearest<X>(V<X>(_mm256_fnmadd_ps(n, high, x)) * per);  // of scores above 1e6 the first may be the neighbour
-        const V<X> r = _mm256_fnmadd_ps(n, high, x), rounded = _mm256_fnmadd_ps(n, low, r);
-        const V<X> rest = _mm256_fnmadd_ps(n, low, r - rounded), value = small_exponential<X>(rounded);
-        const I<X> empty = x == all<X>(-std::numeric_limits<X>::infinity());
-        mantissa = empty ? V<X>{} : value + value * rest;
-        exponent = empty ? all<X>(void_exponent<X>()) : n * static_cast<X>(UNIT);
-        return;
-    }
-#endif
-    split<X>(__builtin_convertvector(x, E<X>), mantissa, exponent);
-}
-template <class X, class In>
-INLINE void split_scores(const In* row, int64_t column, int64_t labels, bool inside, V<X>& mantissa, V<X>& exponent) {
-    split_scores<X>(load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity()), mantissa, exponent);
-}
-
-// Bring a mantissa back into its range.
-template <class X> INLINE void normalise(V<X>& mantissa, V<X>& exponent) {
-    typedef typename Lanes<X>::Whole Bits;
-    I<X> bits = (reinterpret_cast<I<X>&>(mantissa) >> Lanes<X>::mantissa) - static_cast<Bits>(Lanes<X>::bias - UNIT / 2);
-    V<X> units = __builtin_convertvector(bits & static_cast<Bits>(-UNIT), V<X>);  // the nearest multiple: UNIT is a power of two
-    I<X> empty = mantissa == V<X>{};
-    mantissa = empty ? mantissa : shifted<X>(mantissa, -units);
-    exponent = empty ? all<X>(void_exponent<X>()) : exponent + units;
-}
-
-// A row of numbers, or a packed table of them.
-template <class X> struct Numbers {
-    X *mantissa, *exponent;
-};
+// below (see extended_numbers.h).
 
 template <class X> struct ExtendedTable {
     Numbers<X> forward, backward;
@@ -102,20 +10,19 @@ template <class X> struct ExtendedTable {
     bool exact;
 };
 
-template <class X> INLINE int64_t panels_of(int64_t padded) {
-    int64_t count = 0;
-    for (int64_t left = padded / Lanes<X>::count; left > 0; left -= panel_width(left)) ++count;
-    return count;
+// What the largest exponents take.
+template <class X> INLINE int64_t lines_size(int64_t padded) {
+    int64_t panels = 0;
+    for (int64_t left = padded / Lanes<X>::count; left > 0; left -= panel_width(left)) ++panels;
+    return panels * padded;
 }
 
 template <class X> INLINE ExtendedTable<X> extended_table_in(X* memory, int64_t labels, int64_t padded) {
-    const int64_t cells = labels * padded;
+    const int64_t cells = packed_size<X>(labels);
     X* lines = memory + 4 * cells;
-    return {{memory, memory + cells}, {memory + 2 * cells, memory + 3 * cells}, lines, lines + panels_of<X>(padded) * padded, true};
+    return {{memory, memory + cells}, {memory + 2 * cells, memory + 3 * cells}, lines, lines + lines_size<X>(padded), true};
 }
-template <class X> INLINE int64_t extended_table_size(int64_t labels, int64_t padded) {
-    return (4 * labels + 2 * panels_of<X>(padded)) * padded;
-}
+template <class X> INLINE int64_t extended_table_size(int64_t labels, int64_t padded) { return 4 * packed_size<X>(labels) + 2 * lines_size<X>(padded); }
 
 template <class X> static void highest_of_lines(const X* packed, int64_t labels, int64_t padded, X* out) {
     constexpr int lanes = Lanes<X>::count;
@@ -172,42 +79,65 @@ template <class X> struct ExtendedScratch {
     ExtendedTable<X> own;  // where each step or example has its own table
     Numbers<X> in, out;    // [ROWS, padded] each
     X* high;               // [ROWS, padded]
-    int32_t* lines;        // [labels + 8]
+    int32_t* lines;        // [labels + 16]
     X* share;              // [padded]
     X* outer;              // [labels, padded]: the pair gradient of this unit, or null
 };
 
-// Sums of shifted products for P vectors of columns, over the lines listed.
-template <class X, int P>
+// A sum of shifted products for one vector of columns.
+template <class X, int BYTES> struct ShiftedSum {
+    typedef X B __attribute__((vector_size(BYTES)));
+    B total, top;
+    INLINE ShiftedSum() : total(B{}) {}
+    INLINE void begin(const X* high) { top = vector_at<B>(high); }
+    INLINE void add(const X* mantissas, const X* exponents, X mantissa, X exponent) {
+        const B below = vector_at<B>(exponents) + spread<B>(exponent) - top;
+        total += shifted<X>(vector_at<B>(mantissas), below) * spread<B>(mantissa);
+    }
+    INLINE void end(X* out) const { put<B>(out, total); }
+};
+
+// Those of W vectors of columns, over the lines listed.
+template <class X, int W>
 INLINE void sum_shifted(Numbers<X> in, Numbers<X> table, const int32_t* lines, int32_t count, const X* high, X* out) {
-    constexpr int lanes = Lanes<X>::count;
-    V<X> total[P], top[P];
-    for (int p = 0; p < P; ++p) {
-        total[p] = V<X>{};
-        top[p] = load(high + p * lanes);
-    }
+    constexpr int lanes = Lanes<X>::count, broad = SPAN * lanes, P = W / SPAN;
+    constexpr bool odd = W % SPAN;
+    ShiftedSum<X, 32 * SPAN> sum[P ? P : 1];
+    ShiftedSum<X, 32> last;
+    for (int p = 0; p < P; ++p) sum[p].begin(high + p * broad);
+    if (odd) last.begin(high + P * broad);
     for (int32_t k = 0; k < count; ++k) {
-        const int64_t i = lines[k], at = i * P * lanes;
-        const V<X> exponent = all<X>(in.exponent[i]), mantissa = all<X>(in.mantissa[i]);
-        for (int p = 0; p < P; ++p) {
-            V<X> below = load(table.exponent + at + p * lanes) + exponent - top[p];
-            total[p] += shifted<X>(load(table.mantissa + at + p * lanes), below) * mantissa;
-        }
+        const int64_t i = lines[k];
+        const X *mantissas = table.mantissa + i * W * lanes, *exponents = table.exponent + i * W * lanes;
+        for (int p = 0; p < P; ++p) sum[p].add(mantissas + p * broad, exponents + p * broad, in.mantissa[i], in.exponent[i]);
+        if (odd) last.add(mantissas + P * broad, exponents + P * broad, in.mantissa[i], in.exponent[i]);
     }
-    for (int p = 0; p < P; ++p) store(out + p * lanes, total[p]);
+    for (int p = 0; p < P; ++p) sum[p].end(out + p * broad);
+    if (odd) last.end(out + P * broad);
 }
 
-// Which of the sums of two numbers are at least so large; room for a vector more than there are.
+// The same for `wide` vectors of columns.
+template <class X, int W = WIDEST>
+INLINE void sum_shifted_of(int wide, Numbers<X> in, Numbers<X> table, const int32_t* lines, int32_t count, const X* high, X* out) {
+    if constexpr (W > 1)
+        if (wide < W) return sum_shifted_of<X, W - 1>(wide, in, table, lines, count, high, out);
+    sum_shifted<X, W>(in, table, lines, count, high, out);
+}
+
+// Which of the sums of two numbers are at least so large; room for 16 more than there are.
 template <class X> INLINE int32_t at_least(const X* numbers, const X* more, X least, int64_t labels, int32_t* found) {
     int32_t count = 0;
 #ifdef TARGET_HAS_SCALE
     if constexpr (std::is_same_v<X, float>) {
-        __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        for (int64_t i = 0; i < labels; i += 8) {
-            const __mmask8 here = _mm256_cmp_ps_mask(load(numbers + i) + load(more + i), all<float>(least), _CMP_GE_OQ);
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(found + count), _mm256_maskz_compress_epi32(here, index));
+        const __m512 bound = _mm512_set1_ps(least);
+        __m512i index = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        for (int64_t i = 0; i < labels; i += 16) {
+            const __mmask16 there = static_cast<__mmask16>(labels - i < 16 ? (1u << (labels - i)) - 1 : 0xffffu);
+            const __m512 sums = _mm512_maskz_loadu_ps(there, numbers + i) + _mm512_maskz_loadu_ps(there, more + i);
+            const __mmask16 here = _mm512_mask_cmp_ps_mask(there, sums, bound, _CMP_GE_OQ);
+            _mm512_storeu_si512(found + count, _mm512_maskz_compress_epi32(here, index));
             count += __builtin_popcount(here);
-            index = _mm256_add_epi32(index, _mm256_set1_epi32(8));
+            index = _mm512_add_epi32(index, _mm512_set1_epi32(16));
         }
         return count;
     }
@@ -243,14 +173,8 @@ static void extended_step(int rows, ExtendedScratch<X>& scratch, Numbers<X> tabl
         for (int r = 0; r < rows; ++r) {
             const Numbers<X> in{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded};
             const X* high = scratch.high + r * padded + column;
-            X* out = scratch.out.mantissa + r * padded + column;
             const int32_t count = lines_that_matter<X>(in.exponent, highest, high, labels, wide * lanes, scratch.lines);
-            if (wide == 3)
-                sum_shifted<X, 3>(in, here, scratch.lines, count, high, out);
-            else if (wide == 2)
-                sum_shifted<X, 2>(in, here, scratch.lines, count, high, out);
-            else
-                sum_shifted<X, 1>(in, here, scratch.lines, count, high, out);
+            sum_shifted_of<X>(wide, in, here, scratch.lines, count, high, scratch.out.mantissa + r * padded + column);
         }
         column += wide * lanes;
     }
@@ -261,31 +185,38 @@ static void extended_step(int rows, ExtendedScratch<X>& scratch, Numbers<X> tabl
 template <class X, class In>
 INLINE double times_emission(const X* mantissas, const X* exponents, const In* unary, const In* end, int64_t labels, int64_t padded,
                              Numbers<X> row, bool& exact) {
-    constexpr int lanes = Lanes<X>::count;
     const bool inside = reads_inside(unary, padded, end);
-    V<X> high = all<X>(void_exponent<X>()), low = V<X>{};
-    for (int64_t c = 0; c < padded; c += lanes) {
-        V<X> mantissa, exponent;
-        split_scores<X>(unary, c, labels, inside, mantissa, exponent);
+    const X none = void_exponent<X>() / 2;
+    Gathered<X> high(void_exponent<X>()), depth(0);
+    in_vectors<X>(std::is_same_v<X, In> ? labels : 0, padded, [&](auto of, int64_t c) __attribute__((always_inline)) {
+        typedef decltype(of) B;
+        B mantissa, exponent;
+        if constexpr (sizeof(B) > sizeof(V<X>))
+            split_scores<X>(vector_at<B>(unary + c), mantissa, exponent);
+        else
+            split_scores<X>(unary, c, labels, inside, mantissa, exponent);
         if (mantissas) {
-            mantissa *= load(mantissas + c);
-            exponent += load(exponents + c);
+            mantissa *= vector_at<B>(mantissas + c);
+            exponent += vector_at<B>(exponents + c);
         }
         normalise<X>(mantissa, exponent);
-        high = larger<X>(exponent, high);
-        store(row.mantissa + c, mantissa);
-        store(row.exponent + c, exponent);
-    }
-    const X top = horizontal_max<X>(high);
-    if (!(top > void_exponent<X>() / 2)) return 0;
-    for (int64_t c = 0; c < padded; c += lanes) {
-        V<X> exponent = load(row.exponent + c);
-        I<X> empty = exponent < all<X>(void_exponent<X>() / 2);
-        exponent = empty ? exponent : exponent - top;
-        low = empty ? low : smaller<X>(exponent, low);
-        store(row.exponent + c, exponent);
-    }
-    exact = exact && -horizontal_max<X>(-low) >= -Whole<X>::most && std::fabs(top) <= Whole<X>::most;
+        B& most = high.template of<B>();
+        most = exponent > most ? exponent : most;
+        put<B>(row.mantissa + c, mantissa);
+        put<B>(row.exponent + c, exponent);
+    });
+    const X top = high.largest();
+    if (!(top > none)) return 0;
+    in_vectors<X>(padded, padded, [&](auto of, int64_t c) __attribute__((always_inline)) {
+        typedef decltype(of) B;
+        B exponent = vector_at<B>(row.exponent + c);
+        const Bits<B> empty = exponent < spread<B>(none);
+        const B below = spread<B>(top) - exponent;
+        B& most = depth.template of<B>();
+        most = empty ? most : (below > most ? below : most);
+        put<B>(row.exponent + c, empty ? exponent : -below);
+    });
+    exact = exact && depth.largest() <= Whole<X>::most && std::fabs(top) <= Whole<X>::most;
     return top;
 }
 
@@ -411,16 +342,23 @@ template <class In, class X> static bool extended_backward(ExtendedUnit<In, X>& 
             const X weight = static_cast<X>(answer.weight_of(b));
             const Numbers<X> row{scratch.in.mantissa + r * padded, scratch.in.exponent + r * padded}, alpha = unit.kept(r, t);
             X *beta = scratch.out.mantissa + r * padded, *exponents = scratch.high + r * padded, *share = scratch.share;
-            V<X> high = all<X>(4 * void_exponent<X>());
-            for (int64_t c = 0; c < padded; c += lanes) high = larger<X>(load(alpha.exponent + c) + load(exponents + c), high);
-            const X top = horizontal_max<X>(high);
-            V<X> sums = V<X>{};
-            for (int64_t c = 0; c < padded; c += lanes) {
-                V<X> value = shifted<X>(load(alpha.mantissa + c) * load(beta + c), load(alpha.exponent + c) + load(exponents + c) - top);
-                sums += value;
-                store(share + c, value);
-            }
-            const X whole = 1 / horizontal_sum<X>(sums), by = weight * whole;
+            Gathered<X> high(4 * void_exponent<X>());
+            in_vectors<X>(padded, padded, [&](auto of, int64_t c) __attribute__((always_inline)) {
+                typedef decltype(of) B;
+                const B here = vector_at<B>(alpha.exponent + c) + vector_at<B>(exponents + c);
+                B& most = high.template of<B>();
+                most = here > most ? here : most;
+            });
+            const X top = high.largest();
+            Gathered<X> sums(0);
+            in_vectors<X>(padded, padded, [&](auto of, int64_t c) __attribute__((always_inline)) {
+                typedef decltype(of) B;
+                const auto at = [&](const X* p) __attribute__((always_inline)) { return vector_at<B>(p + c); };
+                const B value = shifted<X>(at(alpha.mantissa) * at(beta), at(alpha.exponent) + at(exponents) - top);
+                sums.template of<B>() += value;
+                put<B>(share + c, value);
+            });
+            const X whole = 1 / sums.sum(), by = weight * whole;
             for (int64_t c = 0; c < padded; c += lanes) store(share + c, load(share + c) * whole);
             if (r < before && answer.pair) {  // `row` still holds emission times beta of the next cell
                 if (scratch.outer)

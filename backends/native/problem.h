@@ -61,15 +61,21 @@ template <class In> struct Moments {
     const In* w;      // [B, T-1, C, C]: the gradient by steps, or null: zeros
 };
 
-// Memory that is not cleared, as everything in it is written before it is read.
+// Memory that is not cleared, as everything in it is written before it is read.  It begins with a line of the cache, and a line more than
+// was asked for may be read.
 template <class T> struct Buffer {
+    static constexpr size_t LINE = 64;
     T* data;
-    explicit Buffer(size_t n) : data(static_cast<T*>(std::malloc(std::max<size_t>(n, 1) * sizeof(T) + 64))) {
-        if (!data) throw std::bad_alloc();
+    explicit Buffer(size_t n) : start_(std::malloc(std::max<size_t>(n, 1) * sizeof(T) + 2 * LINE)) {
+        if (!start_) throw std::bad_alloc();
+        data = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(start_) + LINE - 1) / LINE * LINE);
     }
-    ~Buffer() { std::free(data); }
+    ~Buffer() { std::free(start_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
+
+  private:
+    void* start_;
 };
 
 // Whether memory sufficed for some work.  Nothing may be thrown out of a parallel region: it would end the process.

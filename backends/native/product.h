@@ -1,34 +1,56 @@
 // Products of a few rows with a table, over (+, *) or (max, +): rows x columns of accumulators stay in registers while the lines of
 // the table stream by.  Tables are packed: one panel of columns after another, each with all its lines, so that they stream in order.
+//
+// Rows are padded to vectors, products take SPAN of them at once: as wide as registers are, but for the last one where their number is odd.
 
+template <class T> struct Broad {
+    typedef T V __attribute__((vector_size(32 * SPAN), aligned(sizeof(T)), may_alias));
+};
+
+// Reads a vector once: the compiler may rather read it again in both instructions that use it, and then loads are what runs out.
+template <class X> INLINE X kept(X v) {
+#if defined(TARGET_HAS_SCALE)
+    asm("" : "+v"(v));
+#elif defined(TARGET_HAS_FMA)
+    asm("" : "+x"(v));
+#endif
+    return v;
+}
+
+// Vectors X of either width.
 template <class T> struct SumProduct {
-    static INLINE V<T> start() { return V<T>{}; }
-    INLINE V<T> join(V<T> total, V<T> factor, V<T> entry) const { return total + factor * entry; }
-    static INLINE V<T> merge(V<T> a, V<T> b) { return a + b; }
+    template <class X> static INLINE X start() { return X{}; }
+    template <class X> INLINE X join(X total, T factor, X entry) const { return total + (factor - X{}) * entry; }
+    template <class X> static INLINE X merge(X a, X b) { return a + b; }
 };
 
 // Some processors add and compare in the same units and multiply in others: adding by a multiplication with one is then twice as
 // fast.  The compiler must not know that it is one.
 template <class T> struct MaxSum {
-    V<T> one = all<T>(1);
+    typename Broad<T>::V one = 1 - typename Broad<T>::V{};
     INLINE MaxSum() {
 #ifdef TARGET_HAS_FMA
-        asm volatile("" : "+x"(one));
+        one = kept(one);
 #endif
     }
-    static INLINE V<T> start() { return all<T>(-std::numeric_limits<T>::infinity()); }
-    INLINE V<T> join(V<T> total, V<T> factor, V<T> entry) const {
+    template <class X> static INLINE X larger_of(X a, X b) { return a > b ? a : b; }
+    template <class X> static INLINE X start() { return -std::numeric_limits<T>::infinity() - X{}; }
+    template <class X> INLINE X join(X total, T factor, X entry) const {
 #ifdef TARGET_HAS_FMA
-        return larger<T>(factor * one + entry, total);
+        return larger_of<X>((factor - X{}) * vector_at<X>(&one) + entry, total);
 #else
-        return larger<T>(factor + entry, total);
+        return larger_of<X>((factor - X{}) + entry, total);
 #endif
     }
-    static INLINE V<T> merge(V<T> a, V<T> b) { return larger<T>(a, b); }
+    template <class X> static INLINE X merge(X a, X b) { return larger_of<X>(a, b); }
 };
 
-// How many vectors wide the next panel is: 3 as long as no single one remains, which would not fill the pipeline.
-INLINE int panel_width(int64_t vectors) { return vectors == 1 ? 1 : (vectors == 2 || vectors == 4 ? 2 : 3); }
+// How many vectors wide the next panel is: three broad ones, or so many that no single one remains, which would not fill the pipeline.
+constexpr int WIDEST = 3 * SPAN;
+INLINE int panel_width(int64_t vectors) {
+    if (vectors <= WIDEST) return static_cast<int>(vectors);
+    return vectors <= 4 * SPAN ? 2 * SPAN : WIDEST;
+}
 
 struct Strides {
     int64_t row, step;  // of the factors: from row to row, and from line to line
@@ -36,92 +58,90 @@ struct Strides {
     int64_t out;
 };
 
-// out[r] (+)= sum over i of in[r, i] * table[i].  Few accumulators are split S ways, as each waits for its own last sum.
-template <class Op, class T, int R, int P>
+// out[r] (+)= sum over i of in[r, i] * table[i], on W vectors of columns.  Few accumulators are split S ways, as each waits for its own last sum.
+template <class Op, class T, int R, int W>
 INLINE void panel(const T* in, const T* table, int64_t lines, T* out, Strides by, bool add) {
-    constexpr int lanes = Lanes<T>::count;
-    constexpr int S = R * P >= 8 ? 1 : (R * P >= 4 ? 2 : 4);
+    typedef typename Broad<T>::V B;
+    constexpr int lanes = Lanes<T>::count, broad = SPAN * lanes;
+    constexpr int P = W / SPAN, behind = P * broad, columns = P + (W % SPAN);
+    constexpr bool odd = W % SPAN;  // a vector that is not broad comes behind the others
+    constexpr int S = R * columns >= 8 ? 1 : (R * columns >= 4 ? 2 : 4);
     const Op op;
-    V<T> total[S][R][P];
+    B total[S][R][P ? P : 1];
+    V<T> last[S][R];
     for (int s = 0; s < S; ++s)
-        for (int r = 0; r < R; ++r)
-            for (int p = 0; p < P; ++p) total[s][r][p] = Op::start();
-    if (add)
-        for (int r = 0; r < R; ++r)
-            for (int p = 0; p < P; ++p) total[0][r][p] = load(out + r * by.out + p * lanes);
-    int64_t i = 0;
-    for (; i + S <= lines; i += S) {
-        for (int s = 0; s < S; ++s) {
-            V<T> entry[P];
-            for (int p = 0; p < P; ++p) entry[p] = R == 2 ? load_once(table + (i + s) * by.line + p * lanes) : load(table + (i + s) * by.line + p * lanes);
-            for (int r = 0; r < R; ++r) {
-                V<T> factor = all<T>(in[r * by.row + (i + s) * by.step]);
-                for (int p = 0; p < P; ++p) total[s][r][p] = op.join(total[s][r][p], factor, entry[p]);
-            }
-        }
-    }
-    for (; i < lines; ++i) {
         for (int r = 0; r < R; ++r) {
-            V<T> factor = all<T>(in[r * by.row + i * by.step]);
-            for (int p = 0; p < P; ++p)
-                total[0][r][p] = op.join(total[0][r][p], factor, load(table + i * by.line + p * lanes));
+            for (int p = 0; p < P; ++p) total[s][r][p] = Op::template start<B>();
+            if (odd) last[s][r] = Op::template start<V<T>>();
         }
-    }
+    if (add)
+        for (int r = 0; r < R; ++r) {
+            for (int p = 0; p < P; ++p) total[0][r][p] = vector_at<B>(out + r * by.out + p * broad);
+            if (odd) last[0][r] = load(out + r * by.out + behind);
+        }
+    const auto join = [&](int64_t i, int s) __attribute__((always_inline)) {
+        const T* line = table + i * by.line;
+        B entry[P ? P : 1];
+        V<T> end;
+        for (int p = 0; p < P; ++p) {
+            entry[p] = vector_at<B>(line + p * broad);
+            if (R == 2) entry[p] = kept(entry[p]);
+        }
+        if (odd) end = R == 2 ? kept(load(line + behind)) : load(line + behind);
+        for (int r = 0; r < R; ++r) {
+            const T factor = in[r * by.row + i * by.step];
+            for (int p = 0; p < P; ++p) total[s][r][p] = op.join(total[s][r][p], factor, entry[p]);
+            if (odd) last[s][r] = op.join(last[s][r], factor, end);
+        }
+    };
+    int64_t i = 0;
+    for (; i + S <= lines; i += S)
+        for (int s = 0; s < S; ++s) join(i + s, s);
+    for (; i < lines; ++i) join(i, 0);
     for (int r = 0; r < R; ++r) {
         for (int p = 0; p < P; ++p) {
-            V<T> whole = total[0][r][p];
+            B whole = total[0][r][p];
             for (int s = 1; s < S; ++s) whole = Op::merge(whole, total[s][r][p]);
-            store(out + r * by.out + p * lanes, whole);
+            put<B>(out + r * by.out + p * broad, whole);
         }
+        if (!odd) continue;
+        V<T> whole = last[0][r];
+        for (int s = 1; s < S; ++s) whole = Op::merge(whole, last[s][r]);
+        store(out + r * by.out + behind, whole);
     }
 }
 
-template <class Op, class T, int R> INLINE void all_panels(const T* in, const T* packed, int64_t labels, int64_t padded, T* out) {
+// The same on `wide` vectors of columns.
+template <class Op, class T, int R, int W = WIDEST>
+INLINE void panel_of(int wide, const T* in, const T* table, int64_t lines, T* out, Strides by, bool add) {
+    if constexpr (W > 1)
+        if (wide < W) return panel_of<Op, T, R, W - 1>(wide, in, table, lines, out, by, add);
+    panel<Op, T, R, W>(in, table, lines, out, by, add);
+}
+
+template <class Op, class T, int R = ROWS> INLINE void all_panels(int rows, const T* in, const T* packed, int64_t labels, int64_t padded, T* out) {
+    if constexpr (R > 1)
+        if (rows < R) return all_panels<Op, T, R - 1>(rows, in, packed, labels, padded, out);
     constexpr int lanes = Lanes<T>::count;
     for (int64_t column = 0; column < padded;) {
         const int wide = panel_width((padded - column) / lanes);
-        const T* table = packed + column * labels;
-        const Strides by{padded, 1, wide * lanes, padded};
-        if (wide == 3)
-            panel<Op, T, R, 3>(in, table, labels, out + column, by, false);
-        else if (wide == 2)
-            panel<Op, T, R, 2>(in, table, labels, out + column, by, false);
-        else
-            panel<Op, T, R, 1>(in, table, labels, out + column, by, false);
+        panel_of<Op, T, R>(wide, in, packed + column * labels, labels, out + column, {padded, 1, wide * lanes, padded}, false);
         column += wide * lanes;
     }
 }
 
 // out [rows, padded] = in [rows, padded] @ table, for at most ROWS rows.
 template <template <class> class Op, class T> static void multiply(int rows, const T* in, const T* packed, int64_t labels, int64_t padded, T* out) {
-    switch (rows) {
-        case 1: return all_panels<Op<T>, T, 1>(in, packed, labels, padded, out);
-        case 2: return all_panels<Op<T>, T, 2>(in, packed, labels, padded, out);
-#if ROWS > 2
-        case 3: return all_panels<Op<T>, T, 3>(in, packed, labels, padded, out);
-        case 4: return all_panels<Op<T>, T, 4>(in, packed, labels, padded, out);
-#endif
-#if ROWS > 4
-        case 5: return all_panels<Op<T>, T, 5>(in, packed, labels, padded, out);
-        case 6: return all_panels<Op<T>, T, 6>(in, packed, labels, padded, out);
-        case 7: return all_panels<Op<T>, T, 7>(in, packed, labels, padded, out);
-        case 8: return all_panels<Op<T>, T, 8>(in, packed, labels, padded, out);
-#endif
-    }
+    all_panels<Op<T>, T>(rows, in, packed, labels, padded, out);
 }
 
-template <class T, int R>
-INLINE void add_outer_lines(const T* left, const T* right, int64_t steps, int64_t padded, T* out) {
+template <class T, int R = ROWS> INLINE void add_outer_lines(int64_t rows, const T* left, const T* right, int64_t steps, int64_t padded, T* out) {
+    if constexpr (R > 1)
+        if (rows < R) return add_outer_lines<T, R - 1>(rows, left, right, steps, padded, out);
     constexpr int lanes = Lanes<T>::count;
-    const Strides by{1, padded, padded, padded};
     for (int64_t column = 0; column < padded;) {
         const int wide = panel_width((padded - column) / lanes);
-        if (wide == 3)
-            panel<SumProduct<T>, T, R, 3>(left, right + column, steps, out + column, by, true);
-        else if (wide == 2)
-            panel<SumProduct<T>, T, R, 2>(left, right + column, steps, out + column, by, true);
-        else
-            panel<SumProduct<T>, T, R, 1>(left, right + column, steps, out + column, by, true);
+        panel_of<SumProduct<T>, T, R>(wide, left, right + column, steps, out + column, {1, padded, padded, padded}, true);
         column += wide * lanes;
     }
 }
@@ -129,25 +149,7 @@ INLINE void add_outer_lines(const T* left, const T* right, int64_t steps, int64_
 // total [labels, padded] += sum over k of outer(left[k], right[k]), rows of both `padded` long; blocks of k stay in the first cache.
 template <class T> static void add_outer(const T* left, const T* right, int64_t count, int64_t labels, int64_t padded, T* total) {
     constexpr int64_t block = 64;
-    for (int64_t k = 0; k < count; k += block) {
-        const int64_t steps = std::min(block, count - k);
-        const T *a = left + k * padded, *b = right + k * padded;
-        for (int64_t i = 0; i < labels; i += ROWS) {
-            T* out = total + i * padded;
-            switch (std::min<int64_t>(ROWS, labels - i)) {
-                case 1: add_outer_lines<T, 1>(a + i, b, steps, padded, out); break;
-                case 2: add_outer_lines<T, 2>(a + i, b, steps, padded, out); break;
-#if ROWS > 2
-                case 3: add_outer_lines<T, 3>(a + i, b, steps, padded, out); break;
-                case 4: add_outer_lines<T, 4>(a + i, b, steps, padded, out); break;
-#endif
-#if ROWS > 4
-                case 5: add_outer_lines<T, 5>(a + i, b, steps, padded, out); break;
-                case 6: add_outer_lines<T, 6>(a + i, b, steps, padded, out); break;
-                case 7: add_outer_lines<T, 7>(a + i, b, steps, padded, out); break;
-                case 8: add_outer_lines<T, 8>(a + i, b, steps, padded, out); break;
-#endif
-            }
-        }
-    }
+    for (int64_t k = 0; k < count; k += block)
+        for (int64_t i = 0; i < labels; i += ROWS)
+            add_outer_lines<T>(labels - i, left + k * padded + i, right + k * padded, std::min(block, count - k), padded, total + i * padded);
 }

@@ -47,6 +47,9 @@ template <class T> INLINE void copy_row(const T* from, int64_t padded, T* to) {
 
 template <class T> INLINE int64_t padded_to(int64_t labels) { return round_up(labels, Lanes<T>::count); }
 
+// What a packed table takes, so that another one behind it begins as it does: on a line of the cache, which no broad vector crosses needlessly.
+template <class T> INLINE int64_t packed_size(int64_t labels) { return round_up(labels * padded_to<T>(labels), 64 / sizeof(T)); }
+
 // packed[panel][line][width] of the transposed table from that of the table; blocks of one vector squared keep the lines in cache.
 template <class T> static void transpose_packed(const T* from, int64_t labels, int64_t padded, T* to) {
     constexpr int lanes = Lanes<T>::count;
@@ -69,6 +72,7 @@ template <class T> static void transpose_packed(const T* from, int64_t labels, i
 
 // Copy a table into panels, entry by entry through `change`.
 template <class T, class In, class F> INLINE void pack(const In* pair, const In* end, int64_t labels, T* out, T filler, F change) {
+    typedef typename Broad<T>::V B;
     constexpr int lanes = Lanes<T>::count;
     const int64_t padded = padded_to<T>(labels);
     for (int64_t i = 0; i < labels; ++i) {
@@ -77,15 +81,19 @@ template <class T, class In, class F> INLINE void pack(const In* pair, const In*
         for (int64_t column = 0; column < padded;) {
             const int wide = panel_width((padded - column) / lanes);
             T* to = out + column * labels + i * wide * lanes;
-            for (int p = 0; p < wide; ++p) store(to + p * lanes, change(load_labels<T>(line, column + p * lanes, labels, inside, filler)));
+            int p = 0;
+            if constexpr (std::is_same_v<T, In>)  // as many at once as a register holds
+                for (; (p + SPAN) <= wide && column + (p + SPAN) * lanes <= labels; p += SPAN)
+                    put<B>(to + p * lanes, change(vector_at<B>(line + column + p * lanes)));
+            for (; p < wide; ++p) store(to + p * lanes, change(load_labels<T>(line, column + p * lanes, labels, inside, filler)));
             column += wide * lanes;
         }
     }
 }
 
 template <class T> struct ExpOf {
-    V<T> shift;
-    INLINE V<T> operator()(V<T> x) const { return exponential<T>(x - shift); }
+    T shift;
+    template <class X> INLINE X operator()(X x) const { return exponential<T>(x - spread<X>(shift)); }
 };
 
 // What a table is like: its shift, which with scores so far apart that it helps leaves room for 2^lift, and its smallest entry.
@@ -115,6 +123,6 @@ template <class T, class In> static void measure(const In* pair, int64_t labels,
 // exp(pair - shift) and its transpose, of a table that was measured.
 template <class T, class In> static void exponentiate(const In* pair, int64_t labels, Packed<T>& table) {
     constexpr T nothing = -std::numeric_limits<T>::infinity();
-    pack<T>(pair, pair + labels * labels, labels, table.forward, nothing, ExpOf<T>{all<T>(table.shift)});
+    pack<T>(pair, pair + labels * labels, labels, table.forward, nothing, ExpOf<T>{table.shift});
     if (table.backward) transpose_packed<T>(table.forward, labels, padded_to<T>(labels), table.backward);
 }

@@ -41,17 +41,6 @@ template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<V<T>*>(p)
 // A number in every lane.  By a shuffle: written otherwise, clones of a function for wider vectors would insert it lane by lane.
 template <class T> INLINE V<T> all(T x) { return __builtin_shuffle(V<T>{x}, I<T>{}); }
 
-// Reads a vector once: the compiler may rather read it again in both instructions that use it, and then loads are what runs out.
-template <class T> INLINE V<T> load_once(const T* p) {
-    V<T> v = load(p);
-#if defined(TARGET_HAS_SCALE)
-    asm("" : "+v"(v));
-#elif defined(TARGET_HAS_FMA)
-    asm("" : "+x"(v));
-#endif
-    return v;
-}
-
 // A vector of T from scores of another width.
 template <class T, class In> INLINE V<T> load_as(const In* p) {
     if constexpr (std::is_same_v<T, In>)
@@ -110,68 +99,83 @@ template <class T> INLINE I<T> first_lanes(int64_t live) {
     return index < (static_cast<typename Lanes<T>::Whole>(live) - I<T>{});
 }
 
+// For vectors X of any width: whole numbers as wide as theirs, a number in every lane, other types of the same bits, and reading and writing at any address.
+template <class X> using Bits = decltype(X{} < X{});
+template <class X, class T> INLINE X spread(T x) { return __builtin_shuffle(X{x}, Bits<X>{}); }
+template <class Y, class X> INLINE Y bits_as(X x) { return (Y)x; }  // not converted
+template <class X, class T> INLINE X vector_at(const T* p) {
+    X v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class X, class T> INLINE void put(T* p, X v) { std::memcpy(p, &v, sizeof v); }
+
 // exp on a polynomial after Cody-Waite reduction; relative error about 1e-7 (float) and 1e-15 (double); 0 below `low`.
-template <class T> INLINE V<T> polynomial(V<T> r);
-
-template <> INLINE V<float> polynomial<float>(V<float> r) {
-    V<float> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    return p * r * r + r + 1.0f;
-}
-
-template <> INLINE V<double> polynomial<double>(V<double> r) {
-    V<double> p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
-    p = p * r + 1.0 / 39916800.0;
-    p = p * r + 1.0 / 3628800.0;
-    p = p * r + 1.0 / 362880.0;
-    p = p * r + 1.0 / 40320.0;
-    p = p * r + 1.0 / 5040.0;
-    p = p * r + 1.0 / 720.0;
-    p = p * r + 1.0 / 120.0;
-    p = p * r + 1.0 / 24.0;
-    p = p * r + 1.0 / 6.0;
-    p = p * r + 0.5;
-    return p * r * r + r + 1.0;
-}
-
-// Of numbers that are known to be neither below `low` nor large.
-template <class T> INLINE V<T> small_exponential(V<T> x) {
-    typedef Lanes<T> L;
-    V<T> shifted = x * static_cast<T>(1.44269504088896340736) + L::magic;
-    V<T> n = shifted - L::magic;
-    V<T> r = x - n * L::ln2_high - n * L::ln2_low;
-    V<T> p = polynomial<T>(r);
-    // The low bits of `shifted` hold the whole number already; shifting drops everything above them.
-    I<T> bits = (reinterpret_cast<I<T>&>(shifted) + L::bias) << L::mantissa;
-    V<T> scale = reinterpret_cast<V<T>&>(bits);
-    return p * scale;
+template <class T, class X> INLINE X polynomial(X r) {
+    if constexpr (std::is_same_v<T, float>) {
+        X p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+        p = p * r + 8.3334519073e-3f;
+        p = p * r + 4.1665795894e-2f;
+        p = p * r + 1.6666665459e-1f;
+        p = p * r + 5.0000001201e-1f;
+        return p * r * r + r + 1.0f;
+    } else {
+        X p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
+        p = p * r + 1.0 / 39916800.0;
+        p = p * r + 1.0 / 3628800.0;
+        p = p * r + 1.0 / 362880.0;
+        p = p * r + 1.0 / 40320.0;
+        p = p * r + 1.0 / 5040.0;
+        p = p * r + 1.0 / 720.0;
+        p = p * r + 1.0 / 120.0;
+        p = p * r + 1.0 / 24.0;
+        p = p * r + 1.0 / 6.0;
+        p = p * r + 0.5;
+        return p * r * r + r + 1.0;
+    }
 }
 
 #if defined(TARGET_HAS_FMA) || defined(CLONED_TARGETS)
-// The same with powers of 2^(1/8) from a register: a third fewer multiplications, as the polynomial has to reach less far.
-template <> INLINE V<float> small_exponential<float>(V<float> x) {
-    typedef Lanes<float> L;
-    const V<float> powers = {1.0f, 1.09050773f, 1.18920711f, 1.29683955f, 1.41421356f, 1.54221083f, 1.68179283f, 1.83400809f};
-    V<float> shifted = x * 11.5415603271f + L::magic;
-    V<float> n = shifted - L::magic;
-    V<float> r = x - n * (L::ln2_high / 8) - n * (L::ln2_low / 8);
-    V<float> rest = (r * 0.16666667f + 0.50005864f) * r + 1.0f;  // of (exp(r) - 1) / r, within 4e-8
-    // The low bits of `shifted` say which of the powers; those above are the exponent.
-    I<float> bits = reinterpret_cast<I<float>&>(shifted);
-    V<float> power = __builtin_shuffle(powers, bits);
-    I<float> scaled = reinterpret_cast<I<float>&>(power) + ((bits & -8) << (L::mantissa - 3));
-    V<float> scale = reinterpret_cast<V<float>&>(scaled);
-    return scale * (rest * r) + scale;
-}
+#define SHUFFLES_ARE_FAST true
+#else
+#define SHUFFLES_ARE_FAST false
 #endif
 
-template <class T> INLINE V<T> exponential(V<T> x) {
-    const V<T> low = all<T>(Lanes<T>::low);
-    const V<T> found = small_exponential<T>(larger<T>(low, x));
-    return x < low ? V<T>{} : found;
+// Of numbers that are known to be neither below `low` nor large, for vectors of T of any width.
+template <class T, class X> INLINE X small_exponential(X x) {
+    typedef Lanes<T> L;
+    if constexpr (SHUFFLES_ARE_FAST && std::is_same_v<T, float>) {
+        // With powers of 2^(1/8) from a register: a third fewer multiplications, as the polynomial has to reach less far.
+        constexpr float power[8] = {1.0f, 1.09050773f, 1.18920711f, 1.29683955f, 1.41421356f, 1.54221083f, 1.68179283f, 1.83400809f};
+        X powers;
+        for (size_t k = 0; k < sizeof(X) / sizeof(float); ++k) powers[k] = power[k % 8];
+        X shifted = x * 11.5415603271f + L::magic;
+        X n = shifted - L::magic;
+        X r = x - n * (L::ln2_high / 8) - n * (L::ln2_low / 8);
+        X rest = (r * 0.16666667f + 0.50005864f) * r + 1.0f;  // of (exp(r) - 1) / r, within 4e-8
+        // The low bits of `shifted` say which of the powers; those above are the exponent.
+        Bits<X> bits = bits_as<Bits<X>>(shifted);
+        X chosen = __builtin_shuffle(powers, bits);
+        Bits<X> scaled = bits_as<Bits<X>>(chosen) + ((bits & -8) << (L::mantissa - 3));
+        X scale = bits_as<X>(scaled);
+        return scale * (rest * r) + scale;
+    } else {
+        X shifted = x * static_cast<T>(1.44269504088896340736) + L::magic;
+        X n = shifted - L::magic;
+        X r = x - n * L::ln2_high - n * L::ln2_low;
+        X p = polynomial<T>(r);
+        // The low bits of `shifted` hold the whole number already; shifting drops everything above them.
+        Bits<X> bits = (bits_as<Bits<X>>(shifted) + L::bias) << L::mantissa;
+        X scale = bits_as<X>(bits);
+        return p * scale;
+    }
+}
+#undef SHUFFLES_ARE_FAST
+
+template <class T, class X> INLINE X exponential(X x) {
+    const X low = spread<X>(Lanes<T>::low);
+    const X found = small_exponential<T>(low > x ? low : x);
+    return x < low ? X{} : found;
 }
 
 // The exponent of a positive normal number, and a power of two, by their bits.

@@ -3,15 +3,15 @@
 
 constexpr int64_t RECENTRE_EVERY = 16;  // keeps the digits of long chains
 
-template <class X> struct Same {
-    INLINE V<X> operator()(V<X> x) const { return x; }
+struct Same {
+    template <class X> INLINE X operator()(X x) const { return x; }
 };
 
 // Packed scores and, when asked for, their transpose; -inf in columns that do not exist.
 template <class X> static void pack_scores(const X* pair, int64_t labels, X* forward, X* backward) {
     constexpr int lanes = Lanes<X>::count;
     constexpr X nothing = -std::numeric_limits<X>::infinity();
-    pack<X>(pair, pair + labels * labels, labels, forward, nothing, Same<X>{});
+    pack<X>(pair, pair + labels * labels, labels, forward, nothing, Same{});
     if (!backward) return;
     const int64_t padded = padded_to<X>(labels);
     transpose_packed<X>(forward, labels, padded, backward);
