@@ -9,19 +9,44 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from energyml.bind.batch import HALF, accumulated
 from energyml.queries import Query
 from energyml.result import Assignment
+from energyml.transforms import numbers, seen
 
-__all__ = ["HALF", "accumulated", "cancels", "rounded", "widened"]
+__all__ = ["HALF", "accumulated", "cancels", "large", "rounded", "widened"]
+
+# Sums of two scores below this are rounded by 4e-6 at most in single precision.
+LARGEST_ADDED = 64.0
 
 
 def cancels(query: Query) -> bool:
     """Whether an answer is what sums differ by that may be far larger than it, or a sum that is about to be one."""
     return query.kind in ("cross_entropy", "kl") or (query.wide and query.kind == "log_partition")
+
+
+def large(*scores: Tensor) -> bool:
+    """Whether single precision would round sums with some of these scores so far that probabilities show it.
+
+    They are looked at where nobody has to wait for them; elsewhere the answer is no.  Cost: O(size).
+    """
+    return any(one.dtype is torch.float32 and seen(one) and _largest(one) > LARGEST_ADDED for one in scores)
+
+
+def _largest(scores: Tensor) -> float:
+    """The largest magnitude of a finite number; 0 where there is none."""
+    found = numbers(scores.detach())
+    if found is None or not found.size:
+        return 0.0
+    high, low = float(found.max()), float(found.min())
+    if not (np.isfinite(high) and np.isfinite(low)):
+        finite = np.isfinite(found)
+        high, low = (float(extreme(found, where=finite, initial=0.0)) for extreme in (np.max, np.min))
+    return max(high, -low)
 
 
 def widened(scores: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.exact.card import MEGABYTES
+from energyml.backends.exact.elimination import leaf
 from energyml.backends.exact.engines import Engine
 from energyml.backends.exact.graph import GraphSession
 from energyml.backends.exact.ground import Ground
@@ -33,7 +34,7 @@ from energyml.backends.expectations import (
     tables_of,
 )
 from energyml.backends.logspace import difference
-from energyml.backends.precision import accumulated, cancels, rounded
+from energyml.backends.precision import accumulated, cancels, large, rounded
 from energyml.bind.batch import Along
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
@@ -58,13 +59,18 @@ class ChainSession(Session):
 
     def ask(self, query: Query) -> Result:
         """Answer any query of the card."""
-        session = self._in_double() if cancels(query) else self
+        session = self._in_double() if cancels(query) or self._rounds(query) else self
         handler = getattr(session, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
         value, dtype = handler(query), self.problem.env.batch.dtype
         widened = session.doubled or accumulated(dtype) is not dtype
         return Result(rounded(value, dtype) if widened and not query.wide else value)
+
+    def _rounds(self, query: Query) -> bool:
+        """Whether sums of large scores would lose digits: those of tables on the same cells, or of whole answers."""
+        potentials = self.potentials
+        return potentials.coarse or (bool(query.cost or query.wide) and large(potentials.scores, potentials.steps))
 
     def _in_double(self) -> ChainSession:
         """The session of the same batch in double precision; itself where it computes in that."""
@@ -164,10 +170,10 @@ class ChainSession(Session):
             return direct[0], potentials.pair if direct[1] is None else direct[1]
         tracked = potentials.tracked
         with torch.inference_mode(False), torch.enable_grad():
-            unary = _leaf(potentials.unary, tracked)
+            unary = leaf(potentials.unary, tracked)
             steps = potentials.pair if pairs else potentials.steps
             if pairs:
-                steps = _leaf(steps, tracked)
+                steps = leaf(steps, tracked)
             elif not tracked:
                 steps = steps.clone() if steps.is_inference() else steps.detach()
             count = potentials.count
@@ -273,8 +279,3 @@ class ChainSession(Session):
 
     def _along(self) -> Along:
         return self.layout.along(self.problem.env.batch)
-
-
-def _leaf(scores: Tensor, tracked: bool) -> Tensor:
-    """Scores to differentiate by: themselves where their own graph goes on, else a copy that starts one."""
-    return scores if tracked and scores.requires_grad else scores.detach().clone().requires_grad_()

@@ -427,6 +427,11 @@ def tracked(tables: Tables) -> bool:
     return torch.is_grad_enabled() and any(table is not None and table.requires_grad for table in tables)
 
 
+def leaf(table: Tensor, again: bool) -> Tensor:
+    """A table to differentiate by: itself where its own graph goes on, else a copy that starts one."""
+    return table if again and table.requires_grad else table.detach().clone().requires_grad_()
+
+
 def _wide(tables: Tables) -> list[Tensor | None]:
     """Tables as the kernel reads them; most are so already, and asking is much sooner than converting."""
     return [

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
-from energyml.backends.exact.elimination import BatchElimination, runs_natively, slopes, tracked
+from energyml.backends.exact.elimination import BatchElimination, leaf, runs_natively, slopes, tracked
 from energyml.backends.exact.ground import Elimination, Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
@@ -25,7 +25,7 @@ from energyml.backends.expectations import (
     tables_of,
 )
 from energyml.backends.logspace import difference
-from energyml.backends.precision import accumulated, cancels, rounded, widened
+from energyml.backends.precision import accumulated, cancels, large, rounded, widened
 from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Graph
@@ -128,12 +128,20 @@ class GraphSession(Session):
         return self._answer(query)
 
     def _answer(self, query: Query) -> Result:
-        session = self.in_double() if cancels(query) else self
+        session = self.in_double() if cancels(query) or self._rounds(query) else self
         handler = getattr(session, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
         value, dtype = handler(query), self.batch.dtype
         return Result(rounded(value, dtype) if session.dtype is not dtype and not query.wide else value)
+
+    def _rounds(self, query: Query) -> bool:
+        """Whether sums of large scores would lose digits; kernels that eliminate cells add up in double precision."""
+        direct = self.kernels and runs_natively(()) and self.batch.device.type == "cpu"
+        if query.wide or (direct and (query.kind == "log_partition" or not torch.is_grad_enabled())):
+            return query.wide
+        tables = [table for table in self.tables() if table is not None]
+        return not (direct and not tracked(tables)) and large(*tables)
 
     def in_double(self) -> GraphSession:
         """The session of the same batch in double precision; itself where it computes in that."""
@@ -433,9 +441,8 @@ class GraphSession(Session):
                 by_name[variable.name] = by_name[variable.name].masked_fill(~there, ABSENT)
         if tracked([*self.tables(), *cost.values()]) or recorded():
             path = self._answer_scores(by_name, scores.shape, cost).masked_fill(~found, 0)
-            scores = scores.detach() + (
-                path - path.detach()
-            )  # the values stay sorted, the gradients are those of the answers
+            # the values stay sorted, the gradients are those of the answers
+            scores = scores.detach() + (path - path.detach())
         return Assignment(by_name, scores, self.problem.label_names())
 
     def _answer_scores(self, labels: dict[str, Tensor], shape: torch.Size, cost: dict[str, Tensor]) -> Tensor:
@@ -488,11 +495,6 @@ class GraphSession(Session):
         scores = self._answer_scores(dict(drawn.labels), drawn.score.shape, {})
         scores = scores.masked_fill(~possible.unsqueeze(1), float("-inf"))
         return Assignment({n: one.movedim(0, 1) for n, one in drawn.labels.items()}, scores.movedim(0, 1), drawn.names)
-
-
-def leaf(table: Tensor, again: bool) -> Tensor:
-    """A table to differentiate by: itself where its own graph goes on, else a copy that starts one."""
-    return table if again and table.requires_grad else table.detach().clone().requires_grad_()
 
 
 def _plain(table: Tensor | None) -> Tensor | None:

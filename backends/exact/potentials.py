@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from energyml.backend import Evidence, Problem
-from energyml.backends.precision import HALF, accumulated, widened
+from energyml.backends.precision import HALF, accumulated, large, widened
 from energyml.bind.batch import Along, Batch, exist_below
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.ir.graph import Graph, Range, Term
@@ -22,10 +23,11 @@ class Potentials:
         scores: [B, T, C] scores of each cell's labels, -inf where forbidden; anything where there is no cell.
         steps: [B or 1, T-1 or 1, C, C] scores of neighbouring labels (earlier, later); size 1 where they are shared.
         count: [B] how many cells each chain has, or `None` when all have T.
+        coarse: whether they are sums of scores so large that their type has rounded away digits that matter.
     """
 
-    def __init__(self, scores: Tensor, steps: Tensor, count: Tensor | None) -> None:
-        self.scores, self.steps, self.count = scores, steps, count
+    def __init__(self, scores: Tensor, steps: Tensor, count: Tensor | None, coarse: bool = False) -> None:
+        self.scores, self.steps, self.count, self.coarse = scores, steps, count, coarse
         self._exists: Tensor | None = None
 
     @property
@@ -140,18 +142,20 @@ def assemble(problem: Problem, layout: Layout, evidence: Evidence, dtype: torch.
     batch = problem.env.batch
     along = layout.along(batch)
     size, labels = along.size, problem.label_count(layout.variable)
-    unary: Tensor | None = None
-    pair: Tensor | None = None
+    cells: list[Tensor] = []
+    steps: list[Tensor] = []
     for one in layout.placed:
         table = one.term.table(problem.env)
         table = widened(table) if dtype is None else table.to(dtype)
         if one.scattered or one.constant is not None:
-            unary = _add(unary, _at_positions(table, one, along, problem, labels))
+            cells.append(_at_positions(table, one, along, problem, labels))
         elif one.arity == 1:
-            unary = _add(unary, _stretched(table, one, size, problem))
+            cells.append(_stretched(table, one, size, problem))
         else:
             table = table.transpose(-1, -2) if one.swapped else table
-            pair = _add(pair, _stretched(table, one, max(0, size - 1), problem))
+            steps.append(_stretched(table, one, max(0, size - 1), problem))
+    coarse = any(len(some) > 1 and large(*some) for some in (cells, steps))
+    unary, pair = (reduce(torch.add, some) if some else None for some in (cells, steps))
     if unary is None:
         unary = torch.zeros(1, 1, labels, device=batch.device, dtype=dtype or accumulated(batch.dtype))
     unary = unary.expand(batch.size, size, labels)
@@ -160,11 +164,7 @@ def assemble(problem: Problem, layout: Layout, evidence: Evidence, dtype: torch.
         unary = unary.masked_fill(~along.compact(allowed, 1), float("-inf"))
     if pair is None:
         pair = torch.zeros(1, 1, labels, labels, device=batch.device, dtype=dtype or accumulated(batch.dtype))
-    return Potentials(unary, pair, along.count)
-
-
-def _add(total: Tensor | None, table: Tensor) -> Tensor:
-    return table if total is None else total + table
+    return Potentials(unary, pair, along.count, coarse)
 
 
 def _stretched(table: Tensor, one: Placed, length: int, problem: Problem) -> Tensor:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Evidence, Problem
-from energyml.backends.exact.elimination import runs_natively, slopes, tracked
+from energyml.backends.exact.elimination import leaf, runs_natively, slopes, tracked
 from energyml.backends.exact.forest import Forest
-from energyml.backends.exact.graph import GraphSession, leaf
+from energyml.backends.exact.graph import GraphSession
 from energyml.backends.exact.ground import Ground
 from energyml.backends.exact.grounding import spread_cells
+from energyml.backends.precision import large
 from energyml.queries import Query
 from energyml.result import Assignment
 from energyml.transforms import followed, gradients
@@ -33,6 +34,12 @@ class TreeSession(GraphSession):
     def at_once(self, kind: str) -> Any:
         """Trees have kernels of their own."""
         return None
+
+    def _rounds(self, query: Query) -> bool:
+        """Trees add up all tables of a cell before they send messages."""
+        tables = self.tables() if len(self.forest.singles) > 1 or query.cost else []
+        added = (tables[number] for number in self.forest.singles if tables)
+        return super()._rounds(query) or large(*(table for table in added if table is not None))
 
     def _scores(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """[B, N, C] scores of the cells of all variables and [B or 1, E or 1, C, C] of edges."""

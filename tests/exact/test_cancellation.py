@@ -1,4 +1,4 @@
-"""What large sums differ by, in float32: divergences, entropies and log-probabilities have the digits of float64.
+"""What large sums differ by, in float32: probabilities, divergences and losses have the digits of float64.
 
 All scores lie within a few units of a number that cancels.  The truth is enumeration in float64 of the same scores.
 """
@@ -15,27 +15,23 @@ from energyml.posterior import Posterior
 from tests.exact.test_half_precision import CASES, LINKS, QUERIES, STRUCTURES
 
 MAGNITUDES = [1.0, 30.0, 1e3, 1e4, 1e5]
-ASKED = ("kl", "cross_entropy", "entropy", "log_prob of some cells")
-# Chains add up the factors of a cell in the type of the scores where speed counts: of one factor, nothing is rounded.
-ALONE = (
-    STRUCTURES["chain"].replace("factor own [t in T] (y[t]) = v\n", "").replace("param v : real[L] = normal(1.0)\n", "")
-)
-SPECS = {**STRUCTURES, "one factor": ALONE}
-OWN = [
-    (structure, query) for structure, query in CASES if query in ASKED and (structure, query) != ("chain", "entropy")
-]
+ASKED = (
+    "marginals", "factor_marginals", "expectation", "entropy", "kl", "cross_entropy",
+    "log_prob", "log_prob of some cells", "log_prob_with_cost",
+)  # fmt: skip
+OWN = [(structure, query) for structure, query in CASES if query in ASKED]
 TRACKED = pytest.mark.parametrize("grad", [False, True], ids=["plain", "tracked"])
 
 
 def models(structure: str, magnitude: float) -> list[em.EnergyModel]:
     """Two models in float32, and the same in float64."""
     generator = torch.Generator().manual_seed(0)
-    found = [em.compile(SPECS[structure], seed=0) for _ in range(2)]
+    found = [em.compile(STRUCTURES[structure], seed=0) for _ in range(2)]
     with torch.no_grad():
         for parameter in (one for model in found for one in model.parameters()):
             parameter.copy_(magnitude + torch.randn(parameter.shape, generator=generator))
     for model in found[:2]:
-        found.append(em.compile(SPECS[structure], seed=0).double())
+        found.append(em.compile(STRUCTURES[structure], seed=0).double())
         found[-1].load_state_dict(model.state_dict())
     return found
 
@@ -52,7 +48,7 @@ def opened(pair: list[em.EnergyModel], u: Tensor, using: str, **given: Tensor) -
 
 @TRACKED
 @pytest.mark.parametrize("engine", ["auto", "torch"])
-@pytest.mark.parametrize(("structure", "query"), [*OWN, ("one factor", "entropy"), ("one factor", "log_prob")])
+@pytest.mark.parametrize(("structure", "query"), OWN)
 def test_answers_beside_enumeration(structure: str, query: str, engine: str, grad: bool) -> None:
     for magnitude in MAGNITUDES:
         single = models(structure, magnitude)
@@ -74,15 +70,48 @@ def test_answers_beside_enumeration(structure: str, query: str, engine: str, gra
                     torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
 
 
+@TRACKED
 @pytest.mark.parametrize("engine", ["auto", "torch"])
-@pytest.mark.parametrize("structure", ["order two", "grid", "latents"])
-def test_whole_answers_of_graphs(structure: str, engine: str) -> None:
-    """Kernels and torch operations add up in the same type."""
+@pytest.mark.parametrize("structure", ["chain", "tree", "order two"])
+def test_hinge_losses(structure: str, engine: str, grad: bool) -> None:
+    """Two maxima, which are subtracted; one of them with costs."""
+    labels = torch.tensor([[0, 1, 2], [2, 2, 0]])
     for magnitude in MAGNITUDES:
         single, u = models(structure, magnitude), inputs(magnitude, 2, 3, 3)
-        found = QUERIES["log_prob"](*opened(single[:2], u, f"exact(engine: {engine})"))
-        wanted = QUERIES["log_prob"](*opened(single[2:], u.double(), "enumerate"))
+        given = {"links": LINKS} if structure == "tree" else {}
+        found, wanted = (
+            model.loss(u=of, y=labels, objective="ssvm", using=using, **given)
+            for model, of, using in ((single[0], u, f"exact(engine: {engine})"), (single[2], u.double(), "enumerate"))
+        )
         torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+        if grad:
+            found.backward()
+            wanted.backward()
+            for mine, true in zip(single[0].parameters(), single[2].parameters(), strict=True):
+                torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("magnitude", MAGNITUDES)
+def test_scores_at_the_ends_of_a_chain(magnitude: float) -> None:
+    """They are added to those of the first and the last cell."""
+    text = """
+labels L = {a, b, c}
+dim T
+input u : real[T, L]
+output y : L[T]
+param W : real[from: L, to: L] = normal(1.0)
+param first : real[L] = normal(1.0)
+param last : real[L] = normal(1.0)
+chain y { unary: u, pair: W, start: first, end: last }
+infer exact
+"""
+    model, exact = em.compile(text, seed=0), em.compile(text, seed=0).double()
+    exact.load_state_dict(model.state_dict())
+    u, lengths = inputs(magnitude, 3, 5, 3), torch.tensor([5, 1, 3])
+    u[0, 2, 1] = float("-inf")  # of numbers that are not finite the others count
+    found, wanted = model.infer(u=u, lengths=lengths), exact.infer(u=u.double(), lengths=lengths, using="enumerate")
+    torch.testing.assert_close(found.marginals["y"].double(), wanted.marginals["y"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.entropy.double(), wanted.entropy, rtol=1e-5, atol=1e-5)
 
 
 @TRACKED
