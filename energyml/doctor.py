@@ -80,7 +80,8 @@ def _native(missing: list[str]) -> str:
     if lacking:
         which = "" if len(lacking) == len(modules) else f" for {' and '.join(lacking)}"
         return f"not built{which}: torch serves instead (a C++ compiler at install builds them)"
-    return f"built, {'with' if native.kernels.has_openmp() else 'without'} OpenMP"
+    threads = "with" if native.kernels.has_openmp() else "without"
+    return f"built, {threads} OpenMP; chains use {native.kernels.instructions()} instructions"
 
 
 def _tables() -> str:

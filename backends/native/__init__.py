@@ -1,6 +1,7 @@
 """Native CPU kernels over plain pointers; every kernel has a torch twin, which serves where they are not built.
 
-`ENERGYML_NATIVE=0` in the environment sets built ones aside, so that the twins serve everywhere.
+`ENERGYML_NATIVE=0` in the environment sets built ones aside, so that the twins serve everywhere; `v3` and `plain` leave
+chains fewer instructions than the machine has.
 """
 
 from __future__ import annotations

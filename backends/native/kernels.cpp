@@ -9,20 +9,27 @@
 namespace energyml {
 
 template <class In> struct Kernels {
+    const char* instructions;
     void (*run)(const Chain<In>&, const Answer<In>&, int passes, int threads);
     void (*best)(const Chain<In>&, int64_t* labels, In* score, int threads);
     void (*covariances)(const Chain<In>&, const Moments<In>&, const Answer<In>&, int threads);
 };
 
+#define KERNELS_IN(SET, NAMESPACE) \
+    { SET, NAMESPACE::run<In>, NAMESPACE::best<In>, NAMESPACE::covariances<In> }
+
+// The widest that the machine has; ENERGYML_NATIVE in the environment may ask for less, so that each can be tested on one machine.
 template <class In> static Kernels<In> chosen() {
 #ifdef RUN_TIME_TARGETS
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+    const char* said = std::getenv("ENERGYML_NATIVE");
+    const bool plain = said && !std::strcmp(said, "plain"), narrow = plain || (said && !std::strcmp(said, "v3"));
+    if (!narrow && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd"))
-        return {v4::run<In>, v4::best<In>, v4::covariances<In>};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-        return {v3::run<In>, v3::best<In>, v3::covariances<In>};
+        return KERNELS_IN("x86-64-v4", v4);
+    if (!plain && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+        return KERNELS_IN("x86-64-v3", v3);
 #endif
-    return {plain::run<In>, plain::best<In>, plain::covariances<In>};
+    return KERNELS_IN("plain", energyml::plain);
 }
 
 template <class In> static const Kernels<In> kernels = chosen<In>();
@@ -338,6 +345,8 @@ static PyObject* common_weight(PyObject*, PyObject* given) {
     return weight.kind == DOUBLES ? common<double>(weight) : common<float>(weight);
 }
 
+static PyObject* instructions(PyObject*, PyObject*) { return PyUnicode_FromString(kernels<float>.instructions); }
+
 static PyObject* has_openmp(PyObject*, PyObject*) {
 #ifdef _OPENMP
     Py_RETURN_TRUE;
@@ -361,6 +370,7 @@ static PyMethodDef methods[] = {
     {"chain_slopes", FAST(chain_slopes), METH_FASTCALL, "Gradients of a weighted sum of log-likelihoods."},
     {"chain_covariances", FAST(chain_covariances), METH_FASTCALL, "Gradients of a function of the marginals."},
     {"common_weight", energyml::common_weight, METH_O, "The weight that all chains of a batch have, if they have one."},
+    {"instructions", energyml::instructions, METH_NOARGS, "The instruction set that was chosen."},
     {"has_openmp", energyml::has_openmp, METH_NOARGS, "Whether the module was built with OpenMP."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -65,6 +65,32 @@ def test_log_partition_and_gradients(dtype, ragged, forbidden, scale):
             torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=10 * tolerance)
 
 
+# One to eight vectors of 32 bytes and more, whole ones and others: all widths of panels, and what is left behind them.
+WIDTHS = [33, 40, 41, 48, 50, 56, 63, 64, 65, 72, 80, 89, 96, 97, 104, 113, 121, 129]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e5])
+@pytest.mark.parametrize("rows", range(1, 10))
+def test_every_width_of_panels_and_number_of_rows(dtype, scale, rows):
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-10
+    for labels in WIDTHS if dtype == torch.float32 else [n // 2 for n in WIDTHS]:
+        unary, pair, _ = draw(rows, 4, labels, scale=scale, ragged=False, dtype=dtype, seed=labels)
+        expected, by_unary, by_pair = reference(unary, pair, None)
+        potentials = spread(unary.double(), pair.double(), None)
+        best, score = native.viterbi(unary, pair, None)
+        true_best, true_score = chain_best(potentials, 1)
+        assert torch.equal(best, true_best[:, 0])
+        torch.testing.assert_close(score.double(), true_score[:, 0], rtol=1e-6, atol=tolerance)
+        unary.requires_grad_()
+        pair.requires_grad_()
+        value = native.log_partition(unary, pair, None)
+        torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=tolerance)
+        found = torch.autograd.grad(value.sum(), (unary, pair))
+        torch.testing.assert_close(found[0].double(), by_unary, rtol=1e-4, atol=10 * tolerance)
+        torch.testing.assert_close(found[1].double(), by_pair, rtol=1e-4, atol=10 * tolerance)
+
+
 def test_examples_of_all_tiers_in_one_batch():
     unary, pair, _ = draw(6, 5, 4, ragged=False)
     unary[1] *= 100
