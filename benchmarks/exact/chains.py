@@ -63,19 +63,28 @@ def through_a_spec(case: Case, task: str, mine: Prepared, budget: float) -> list
         return None
 
 
-def chosen_sizes(quick: bool, only: Sequence[str]) -> tuple[Size, ...]:
-    """All sizes, the quick ones, or those given as `32,20,26`."""
-    if only:
-        return tuple(tuple(map(int, one.split(","))) for one in only)  # type: ignore[misc]
-    return QUICK if quick else SIZES
+def size_of(text: str) -> Size:
+    """Batch, length and labels, given as `32,20,26`."""
+    try:
+        batch, length, labels = (int(one) for one in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected BATCH,LENGTH,LABELS as in 32,20,26, found {text!r}") from None
+    if min(batch, length, labels) < 1:
+        raise argparse.ArgumentTypeError(f"expected numbers above 0, found {text!r}")
+    return batch, length, labels
+
+
+def chosen_sizes(quick: bool, only: Sequence[Size]) -> tuple[Size, ...]:
+    """Those given, or all sizes, or the quick ones."""
+    return tuple(only) or (QUICK if quick else SIZES)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--budget", type=float, default=0.2, help="seconds for each pair of contestants")
-    parser.add_argument("--size", action="append", default=[])
-    parser.add_argument("--task", action="append", default=[])
+    parser.add_argument("--size", type=size_of, action="append", default=[], help="only BATCH,LENGTH,LABELS")
+    parser.add_argument("--task", choices=(*TASKS, DIRECT), action="append", default=[])
     parser.add_argument("--peer", action="append", default=[])
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -83,6 +92,8 @@ def main() -> None:
     contestants, missing = peers(tuple(options.peer))
     for module, reason in missing.items():
         print(f"{module} is left out: {reason}")
+    if unknown := set(options.peer) - {one.name for one in contestants}:
+        parser.error(f"no peer that runs here is called {', '.join(sorted(unknown))}")
     budget = 0.03 if options.quick else options.budget
     ours = Ours()
     rows = []

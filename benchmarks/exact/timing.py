@@ -110,9 +110,9 @@ def in_threads(threads: int, module: str, arguments: Sequence[str] = ()) -> None
         settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     cores = sorted(os.sched_getaffinity(0))[:threads]
     command = [sys.executable, "-m", module, *arguments]
-    subprocess.run(
-        command, check=True, env={**os.environ, **settings}, preexec_fn=lambda: os.sched_setaffinity(0, cores)
-    )
+    done = subprocess.run(command, env={**os.environ, **settings}, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+    if done.returncode:
+        sys.exit(done.returncode)  # it has said why
 
 
 def in_child(module: str, arguments: Sequence[str], patience: float) -> dict[str, float | str]:

@@ -9,7 +9,7 @@ import warnings
 import torch
 
 from benchmarks.exact import results
-from benchmarks.exact.chains import KEY, cell, chosen_sizes
+from benchmarks.exact.chains import KEY, cell, chosen_sizes, size_of
 from benchmarks.exact.contestants import peers
 from benchmarks.exact.contestants.ours import Ours
 from benchmarks.exact.sizes import TASKS, make_case
@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--budget", type=float, default=0.3)
-    parser.add_argument("--size", action="append", default=[])
+    parser.add_argument("--size", type=size_of, action="append", default=[], help="only BATCH,LENGTH,LABELS")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

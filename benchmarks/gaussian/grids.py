@@ -45,9 +45,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
-    for side, channels, batch, ridge, constant, task in cells(options.quick):
-        if options.side and side not in options.side:
-            continue
+    wanted = [one for one in cells(options.quick) if not options.side or one[0] in options.side]
+    if not wanted:
+        parser.error(
+            f"no grid has side {options.side[0]}; there are {sorted({one[0] for one in cells(options.quick)})}"
+        )
+    for side, channels, batch, ridge, constant, task in wanted:
         case = grid(side, channels, batch, ridge, constant)
         backend, policy = ("exact", direct()) if constant else ("cg", iterative())
         contestants = {**PEERS, "energyml, solver alone": lambda case, task, policy=policy: bare(case, task, policy)}

@@ -71,12 +71,15 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     sizes = [(32, 16)] if options.quick else [(side, rank) for rank in RANKS for side in SIDES]
+    if options.size:
+        named = {f"{side},{rank}": (side, rank) for side, rank in sizes}
+        if options.size not in named:
+            parser.error(f"no size is {options.size}; there are {' '.join(named)}")
+        sizes = [named[options.size]]
     products = product_speed()
     print(f"{products / 1e9:.1f} G multiply-adds a second")
     rows = []
     for side, rank in sizes:
-        if options.size and options.size != f"{side},{rank}":
-            continue
         case = low_rank(side, rank, BATCH)
         size = 4 * case.inputs["e"].numel()
         parts = [multiply_adds(case) / products, 2 * reading(size), writing(size)]

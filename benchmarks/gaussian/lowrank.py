@@ -45,9 +45,12 @@ def main() -> None:
         wanted = [(size, flat) for size, flat in wanted if size[2] > 1]
     name = "lowrank-quick" if options.quick else named(options.threads)
     rows: list[dict[str, Any]] = []
+    if options.size:
+        sizes = sorted({",".join(map(str, size)) for size, _ in wanted})
+        wanted = [(size, flat) for size, flat in wanted if options.size == ",".join(map(str, size))]
+        if not wanted:
+            parser.error(f"no size is {options.size}; there are {' '.join(sizes)}")
     for (side, rank, batch), flat in wanted:
-        if options.size and options.size != f"{side},{rank},{batch}":
-            continue
         case = low_rank(side, rank, batch, flat)
         for task in TASKS:
             found = measure(case, task, through_spec(case, task, "exact"), PEERS, options.budget)
