@@ -20,8 +20,8 @@ from energyml.transforms import numbers, seen
 
 __all__ = ["HALF", "accumulated", "cancels", "large", "rounded", "widened"]
 
-# Sums of two scores below this are rounded by 4e-6 at most in single precision.
-LARGEST_ADDED = 64.0
+# Sums up to this are rounded by 4e-6 at most in single precision.
+LARGEST_SUM = 64.0
 
 
 def cancels(query: Query) -> bool:
@@ -30,11 +30,16 @@ def cancels(query: Query) -> bool:
 
 
 def large(*scores: Tensor) -> bool:
-    """Whether single precision would round sums with some of these scores so far that probabilities show it.
+    """Whether single precision would round sums of these scores so far that probabilities show it.
 
     They are looked at where nobody has to wait for them; elsewhere the answer is no.  Cost: O(size).
     """
-    return any(one.dtype is torch.float32 and seen(one) and _largest(one) > LARGEST_ADDED for one in scores)
+    total = 0.0
+    for one in scores:
+        total += _largest(one) if one.dtype is torch.float32 and seen(one) else 0.0
+        if total > LARGEST_SUM:
+            return True
+    return False
 
 
 def _largest(scores: Tensor) -> float:

@@ -22,7 +22,6 @@ from energyml.backends.exact.recursion import (
     chain_max_marginals,
     chain_score,
 )
-from energyml.backends.exact.unscaled import wide
 from energyml.backends.expectations import (
     comparable,
     cross_entropy,
@@ -35,7 +34,7 @@ from energyml.backends.expectations import (
 )
 from energyml.backends.logspace import difference
 from energyml.backends.precision import accumulated, cancels, large, rounded
-from energyml.bind.batch import Along
+from energyml.bind.batch import Along, wide
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
 from energyml.transforms import gradients, recorded
@@ -59,18 +58,19 @@ class ChainSession(Session):
 
     def ask(self, query: Query) -> Result:
         """Answer any query of the card."""
-        session = self._in_double() if cancels(query) or self._rounds(query) else self
-        handler = getattr(session, f"_{query.kind}", None)
-        if handler is None:
+        if not hasattr(self, f"_{query.kind}"):
             raise QueryRefused(f"`exact` does not answer `{query.kind}`")
-        value, dtype = handler(query), self.problem.env.batch.dtype
+        session = self._in_double() if cancels(query) or self._rounds(query) else self
+        value, dtype = getattr(session, f"_{query.kind}")(query), self.problem.env.batch.dtype
         widened = session.doubled or accumulated(dtype) is not dtype
         return Result(rounded(value, dtype) if widened and not query.wide else value)
 
     def _rounds(self, query: Query) -> bool:
-        """Whether sums of large scores would lose digits: those of tables on the same cells, or of whole answers."""
-        potentials = self.potentials
-        return potentials.coarse or (bool(query.cost or query.wide) and large(potentials.scores, potentials.steps))
+        """Whether sums of large scores would lose digits: of tables on the same cells, with costs, of whole answers."""
+        potentials, costs = self.potentials, query.cost or {}
+        if potentials.coarse or not (costs or query.wide):
+            return potentials.coarse
+        return large(potentials.scores, potentials.steps, *costs.values())
 
     def _in_double(self) -> ChainSession:
         """The session of the same batch in double precision; itself where it computes in that."""

@@ -59,6 +59,8 @@ class Forest:
     ) -> None:
         self.trees, self.singles, self.pairs, self.domains = trees, singles, pairs, domains
         self.edges = sum(pairs.values())
+        # Whether scores of a cell are sums: of several terms, or of elements of one that stand anywhere.
+        self.adds = len(singles) > 1 or any(places is not None for places in singles.values())
 
     @cached_property
     def levels(self) -> list[Level]:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from energyml.backends.exact import recursion
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.unscaled import wide
 from energyml.backends.logspace import difference
 from energyml.backends.native import chain as native
+from energyml.bind.batch import wide
 from energyml.result import ABSENT
 from energyml.transforms import followed
 

@@ -14,7 +14,6 @@ from energyml.backends.exact.elimination import BatchElimination, leaf, runs_nat
 from energyml.backends.exact.ground import Elimination, Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
-from energyml.backends.exact.unscaled import wide
 from energyml.backends.expectations import (
     comparable,
     cross_entropy,
@@ -26,7 +25,7 @@ from energyml.backends.expectations import (
 )
 from energyml.backends.logspace import difference
 from energyml.backends.precision import accumulated, cancels, large, rounded, widened
-from energyml.bind.batch import Batch
+from energyml.bind.batch import Batch, wide
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Graph
 from energyml.queries import Query
@@ -137,11 +136,13 @@ class GraphSession(Session):
 
     def _rounds(self, query: Query) -> bool:
         """Whether sums of large scores would lose digits; kernels that eliminate cells add up in double precision."""
+        if query.wide or (query.cost and large(*query.cost.values())):
+            return True
         direct = self.kernels and runs_natively(()) and self.batch.device.type == "cpu"
-        if query.wide or (direct and (query.kind == "log_partition" or not torch.is_grad_enabled())):
-            return query.wide
+        if direct and (query.kind == "log_partition" or not torch.is_grad_enabled()):
+            return False
         tables = [table for table in self.tables() if table is not None]
-        return not (direct and not tracked(tables)) and large(*tables)
+        return (not direct or tracked(tables)) and large(*tables)
 
     def in_double(self) -> GraphSession:
         """The session of the same batch in double precision; itself where it computes in that."""
@@ -249,7 +250,7 @@ class GraphSession(Session):
         total = self._sum(self.problem.evidence, cost) if cost else self._wide_log_z
         if whole:
             share = self._score(query.answer, total.dtype)
-            share = share + cost_of(query.answer, cost) if cost else share
+            share = share + cost_of(query.answer, cost, dtype=total.dtype) if cost else share
         else:
             share = self._sum(self.problem.known(query.answer), cost)
         # Two large numbers may be close to each other: what they differ by is rounded, and not they.
@@ -459,7 +460,7 @@ class GraphSession(Session):
             repeated = {name: one.flatten(0, 1) for name, one in flat.items()}
             total = self._score(repeated, self.dtype, count).reshape(-1, count)
         if cost:
-            total = total + cost_of(flat, {name: added.unsqueeze(1) for name, added in cost.items()}, 2)
+            total = total + cost_of(flat, {name: added.unsqueeze(1) for name, added in cost.items()}, 2, self.dtype)
         return total.reshape(shape)
 
     def _max_marginals(self, query: Query) -> dict[str, Tensor]:

@@ -144,17 +144,19 @@ def assemble(problem: Problem, layout: Layout, evidence: Evidence, dtype: torch.
     size, labels = along.size, problem.label_count(layout.variable)
     cells: list[Tensor] = []
     steps: list[Tensor] = []
+    coarse = False
     for one in layout.placed:
         table = one.term.table(problem.env)
         table = widened(table) if dtype is None else table.to(dtype)
         if one.scattered or one.constant is not None:
+            coarse = coarse or (one.scattered and large(table))  # several elements may stand at one cell
             cells.append(_at_positions(table, one, along, problem, labels))
         elif one.arity == 1:
             cells.append(_stretched(table, one, size, problem))
         else:
             table = table.transpose(-1, -2) if one.swapped else table
             steps.append(_stretched(table, one, max(0, size - 1), problem))
-    coarse = any(len(some) > 1 and large(*some) for some in (cells, steps))
+    coarse = coarse or any(len(some) > 1 and large(*some) for some in (cells, steps))
     unary, pair = (reduce(torch.add, some) if some else None for some in (cells, steps))
     if unary is None:
         unary = torch.zeros(1, 1, labels, device=batch.device, dtype=dtype or accumulated(batch.dtype))

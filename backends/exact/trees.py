@@ -37,9 +37,13 @@ class TreeSession(GraphSession):
 
     def _rounds(self, query: Query) -> bool:
         """Trees add up all tables of a cell before they send messages."""
-        tables = self.tables() if len(self.forest.singles) > 1 or query.cost else []
-        added = (tables[number] for number in self.forest.singles if tables)
-        return super()._rounds(query) or large(*(table for table in added if table is not None))
+        if super()._rounds(query):
+            return True
+        if not (self.forest.adds or query.cost):
+            return False
+        tables = self.tables()
+        own = (table for number in self.forest.singles if (table := tables[number]) is not None)
+        return large(*own, *(query.cost or {}).values())
 
     def _scores(self, evidence: Evidence, cost: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """[B, N, C] scores of the cells of all variables and [B or 1, E or 1, C, C] of edges."""

@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.logspace import tracked_logsumexp
-
-
-def wide(device: torch.device) -> torch.dtype:
-    """The widest floating-point type of a device."""
-    return torch.float32 if device.type == "mps" else torch.float64
+from energyml.bind.batch import wide
 
 
 def cleared(scores: Tensor, exists: Tensor | None) -> Tensor:

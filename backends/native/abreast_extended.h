@@ -49,10 +49,9 @@ template <class T> static void extended_product(Numbers<T> in, Numbers<T> table,
 // out = exp(scores).
 template <class T> INLINE void split_cell(const T* scores, int64_t size, Numbers<T> out) {
     for (int64_t c = 0; c < size; c += Lanes<T>::count) {
-        V<T> mantissa, exponent;
-        split_scores<T>(load(scores + c), mantissa, exponent);
-        store(out.mantissa + c, mantissa);
-        store(out.exponent + c, exponent);
+        const auto of = split_scores<T>(load(scores + c));
+        store<T>(out.mantissa + c, of.mantissa);
+        store<T>(out.exponent + c, of.exponent);
     }
 }
 
@@ -62,15 +61,11 @@ template <class T> INLINE V<T> times_cell(Numbers<T> emission, Numbers<T> ahead,
     const V<T> none = all<T>(void_exponent<T>() / 2), most = all<T>(Whole<T>::most);
     V<T> high = all<T>(void_exponent<T>()), low = V<T>{};
     for (int64_t c = 0; c < size; c += lanes) {
-        V<T> mantissa = load(emission.mantissa + c), exponent = load(emission.exponent + c);
-        if (ahead.mantissa) {
-            mantissa *= load(ahead.mantissa + c);
-            exponent += load(ahead.exponent + c);
-            normalise<T>(mantissa, exponent);
-        }
-        high = larger<T>(exponent, high);
-        store(out.mantissa + c, mantissa);
-        store(out.exponent + c, exponent);
+        auto here = parts(load(emission.mantissa + c), load(emission.exponent + c));
+        if (ahead.mantissa) here = normalised<T>(parts(here.mantissa * load(ahead.mantissa + c), here.exponent + load(ahead.exponent + c)));
+        high = larger<T>(here.exponent, high);
+        store<T>(out.mantissa + c, here.mantissa);
+        store<T>(out.exponent + c, here.exponent);
     }
     const V<T> top = high > none ? high : V<T>{};
     for (int64_t c = 0; c < size; c += lanes) {
@@ -174,11 +169,10 @@ static void extended_abreast_tier(const Chain<T>& chain, const Answer<T>& answer
     const Numbers<T> table{tables, tables + whole}, transposed{tables + 2 * whole, tables + 3 * whole};
     V<T> most = V<T>{};
     for (int64_t k = 0; k < cells; k += lanes) {
-        V<T> mantissa, exponent;
-        split_scores<T>(chain.pair, k, cells, false, mantissa, exponent);
-        most = larger<T>(exponent > all<T>(void_exponent<T>()) ? larger<T>(exponent, -exponent) : V<T>{}, most);
-        store(table.mantissa + k, mantissa);
-        store(table.exponent + k, exponent);
+        const auto of = split_scores<T>(chain.pair, k, cells, false);
+        most = larger<T>(of.exponent > all<T>(void_exponent<T>()) ? larger<T>(of.exponent, -of.exponent) : V<T>{}, most);
+        store<T>(table.mantissa + k, of.mantissa);
+        store<T>(table.exponent + k, of.exponent);
     }
     for (int64_t i = 0; i < labels; ++i)
         for (int64_t j = 0; j < labels; ++j) {

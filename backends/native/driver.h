@@ -123,16 +123,17 @@ static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std:
     Buffer<int32_t> lists(static_cast<size_t>(threads) * (labels + 16));
     std::vector<int64_t> local(each);
     std::iota(local.begin(), local.end(), 0);
-    ExtendedTable<X> table = extended_table_in<X>(memory.data + threads * room, labels, padded);
+    X* const rooms = memory.data + (shared ? tables : 0);
+    ExtendedTable<X> table = extended_table_in<X>(memory.data, labels, padded);
     if (shared) split_table<X>(chain.pair, labels, backward, table);
     const int64_t sums = (5 * ROWS + 1) * padded + (shared ? 0 : tables);  // where the sums of a thread are
     if (outer)
-        for (int k = 0; k < threads; ++k) std::fill(memory.data + k * room + sums, memory.data + k * room + sums + 2 * cells, static_cast<X>(0));
+        for (int k = 0; k < threads; ++k) std::fill(rooms + k * room + sums, rooms + k * room + sums + 2 * cells, static_cast<X>(0));
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
 #endif
     for (int64_t u = 0; u < units; ++u) {
-        X* own = memory.data + thread_number() * room;
+        X* own = rooms + thread_number() * room;
         ExtendedScratch<X> scratch;
         scratch.in = {own, own + ROWS * padded};
         scratch.out = {own + 2 * ROWS * padded, own + 3 * ROWS * padded};
@@ -166,7 +167,7 @@ static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std:
         std::fill(scratch.outer, done, static_cast<X>(0));
     }
     if (outer && !answer.pair_example)
-        for (int k = 0; k < threads; ++k) add_rows<X>(memory.data + k * room + sums + cells, labels, padded, answer.pair);
+        for (int k = 0; k < threads; ++k) add_rows<X>(rooms + k * room + sums + cells, labels, padded, answer.pair);
 }
 
 template <class In> static std::vector<int64_t> rows_of_tier(const Chain<In>& chain, const Answer<In>& answer, uint8_t tier, bool backward) {
@@ -241,7 +242,7 @@ template <class In> static void run(const Chain<In>& chain, const Answer<In>& an
 }
 
 template <class In> static void best(const Chain<In>& chain, int64_t* labels_out, In* score, int threads) {
-    const int64_t labels = chain.labels, padded = padded_to<In>(labels), cells = labels * padded;
+    const int64_t labels = chain.labels, padded = padded_to<In>(labels), cells = packed_size<In>(labels);
     std::vector<int64_t> rows(chain.batch);
     std::iota(rows.begin(), rows.end(), 0);
     sort_by_length(chain, rows);
@@ -250,13 +251,13 @@ template <class In> static void best(const Chain<In>& chain, int64_t* labels_out
     const int64_t units = (chain.batch + each - 1) / each;
     const int64_t room = cells + each * chain.size * padded;
     Buffer<In> memory(static_cast<size_t>(threads) * room + 2 * cells);
-    In* forward = memory.data + threads * room;
+    In *const forward = memory.data, *const rooms = forward + 2 * cells;
     if (chain.stationary() && units) pack_scores<In>(chain.pair, labels, forward, forward + cells);
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
 #endif
     for (int64_t u = 0; u < units; ++u) {
-        In* own = memory.data + thread_number() * room;
+        In* own = rooms + thread_number() * room;
         const int count = static_cast<int>(std::min<int64_t>(each, chain.batch - u * each));
         BestUnit<In> unit{chain, rows.data() + u * each, count, padded, forward, forward + cells, own, own + cells, labels_out, score};
         best_unit(unit);

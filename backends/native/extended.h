@@ -50,12 +50,11 @@ template <class X, class In> static void split_table(const In* pair, int64_t lab
             const int wide = panel_width((padded - column) / lanes);
             for (int p = 0; p < wide; ++p) {
                 const int64_t at = column * labels + (i * wide + p) * lanes;
-                V<X> mantissa, exponent;
-                split_scores<X>(line, column + p * lanes, labels, inside, mantissa, exponent);
-                V<X> size = larger<X>(exponent, -exponent);
-                most = larger<X>(exponent > all<X>(void_exponent<X>()) ? size : V<X>{}, most);
-                store(table.forward.mantissa + at, mantissa);
-                store(table.forward.exponent + at, exponent);
+                const auto of = split_scores<X>(line, column + p * lanes, labels, inside);
+                const V<X> size = larger<X>(of.exponent, -of.exponent);
+                most = larger<X>(of.exponent > all<X>(void_exponent<X>()) ? size : V<X>{}, most);
+                store<X>(table.forward.mantissa + at, of.mantissa);
+                store<X>(table.forward.exponent + at, of.exponent);
             }
             column += wide * lanes;
         }
@@ -190,30 +189,27 @@ INLINE double times_emission(const X* mantissas, const X* exponents, const In* u
     Gathered<X> high(void_exponent<X>()), depth(0);
     in_vectors<X>(std::is_same_v<X, In> ? labels : 0, padded, [&](auto of, int64_t c) __attribute__((always_inline)) {
         typedef decltype(of) B;
-        B mantissa, exponent;
+        Parts<B> here;
         if constexpr (sizeof(B) > sizeof(V<X>))
-            split_scores<X>(vector_at<B>(unary + c), mantissa, exponent);
+            here = split_scores<X>(vector_at<B>(unary + c));
         else
-            split_scores<X>(unary, c, labels, inside, mantissa, exponent);
+            here = split_scores<X>(unary, c, labels, inside);
         if (mantissas) {
-            mantissa *= vector_at<B>(mantissas + c);
-            exponent += vector_at<B>(exponents + c);
+            here.mantissa *= vector_at<B>(mantissas + c);
+            here.exponent += vector_at<B>(exponents + c);
         }
-        normalise<X>(mantissa, exponent);
-        B& most = high.template of<B>();
-        most = exponent > most ? exponent : most;
-        put<B>(row.mantissa + c, mantissa);
-        put<B>(row.exponent + c, exponent);
+        here = normalised<X>(here);
+        high.see(here.exponent);
+        put<B>(row.mantissa + c, here.mantissa);
+        put<B>(row.exponent + c, here.exponent);
     });
     const X top = high.largest();
     if (!(top > none)) return 0;
     in_vectors<X>(padded, padded, [&](auto of, int64_t c) __attribute__((always_inline)) {
         typedef decltype(of) B;
-        B exponent = vector_at<B>(row.exponent + c);
+        const B exponent = vector_at<B>(row.exponent + c), below = spread<B>(top) - exponent;
         const Bits<B> empty = exponent < spread<B>(none);
-        const B below = spread<B>(top) - exponent;
-        B& most = depth.template of<B>();
-        most = empty ? most : (below > most ? below : most);
+        depth.see(empty ? B{} : below);
         put<B>(row.exponent + c, empty ? exponent : -below);
     });
     exact = exact && depth.largest() <= Whole<X>::most && std::fabs(top) <= Whole<X>::most;
@@ -345,9 +341,7 @@ template <class In, class X> static bool extended_backward(ExtendedUnit<In, X>& 
             Gathered<X> high(4 * void_exponent<X>());
             in_vectors<X>(padded, padded, [&](auto of, int64_t c) __attribute__((always_inline)) {
                 typedef decltype(of) B;
-                const B here = vector_at<B>(alpha.exponent + c) + vector_at<B>(exponents + c);
-                B& most = high.template of<B>();
-                most = here > most ? here : most;
+                high.see(vector_at<B>(alpha.exponent + c) + vector_at<B>(exponents + c));
             });
             const X top = high.largest();
             Gathered<X> sums(0);
@@ -355,7 +349,7 @@ template <class In, class X> static bool extended_backward(ExtendedUnit<In, X>& 
                 typedef decltype(of) B;
                 const auto at = [&](const X* p) __attribute__((always_inline)) { return vector_at<B>(p + c); };
                 const B value = shifted<X>(at(alpha.mantissa) * at(beta), at(alpha.exponent) + at(exponents) - top);
-                sums.template of<B>() += value;
+                sums.add(value);
                 put<B>(share + c, value);
             });
             const X whole = 1 / sums.sum(), by = weight * whole;

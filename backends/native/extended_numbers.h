@@ -35,9 +35,15 @@ template <class X, class B> INLINE B shifted(B v, std::common_type_t<B> x) {
 #endif
 }
 
-// exp(x) as mantissa and exponent, of a vector B; the reduction is in double, as a score of 1e6 has no digits to spare in float.
-template <class X, class B> INLINE void split(B x, B& mantissa, B& exponent) {
-    typedef double Exact __attribute__((vector_size(sizeof(B) / sizeof(X) * sizeof(double)), aligned(8), may_alias));
+// A vector B of numbers.
+template <class B> struct Parts {
+    B mantissa, exponent;
+};
+template <class B> INLINE Parts<B> parts(B mantissa, std::common_type_t<B> exponent) { return {mantissa, exponent}; }
+
+// exp(x), of a vector B; the reduction is in double, as a score of 1e6 has no digits to spare in float.
+template <class X, class B> INLINE Parts<B> split(B x) {
+    typedef double Exact __attribute__((vector_size(sizeof(B) / sizeof(X) * sizeof(double))));
     constexpr double magic = 6755399441055744.0, ln2 = 0.693147180559945309417;
     const Exact score = __builtin_convertvector(x, Exact);
     const Exact n = (score * (1.0 / (UNIT * ln2)) + magic) - magic;
@@ -45,8 +51,7 @@ template <class X, class B> INLINE void split(B x, B& mantissa, B& exponent) {
     const B rounded = __builtin_convertvector(r, B);
     const B rest = __builtin_convertvector(r - __builtin_convertvector(rounded, Exact), B), value = small_exponential<X>(rounded);
     const Bits<B> empty = x == spread<B>(-std::numeric_limits<X>::infinity());
-    mantissa = empty ? B{} : value + value * rest;
-    exponent = empty ? spread<B>(void_exponent<X>()) : __builtin_convertvector(n, B) * static_cast<X>(UNIT);
+    return {empty ? B{} : value + value * rest, empty ? spread<B>(void_exponent<X>()) : __builtin_convertvector(n, B) * static_cast<X>(UNIT)};
 }
 
 #ifdef TARGET_HAS_FMA
@@ -59,7 +64,7 @@ INLINE Broad<float>::V less_product(Broad<float>::V a, Broad<float>::V b, Broad<
 
 // The same of a vector B of scores.  Where products are fused, floats suffice: UNIT ln 2 in two parts, of which the first leaves a
 // remainder without any error, so that rounding it comes last and is made good for.
-template <class X, class B> INLINE void split_scores(B x, std::common_type_t<B>& mantissa, std::common_type_t<B>& exponent) {
+template <class X, class B> INLINE Parts<B> split_scores(B x) {
 #ifdef TARGET_HAS_FMA
     if constexpr (std::is_same_v<X, float>) {
         const B high = spread<B>(UNIT * 0.693147182464599609375f), low = spread<B>(UNIT * -1.904654299957768e-9f);
@@ -70,26 +75,22 @@ template <class X, class B> INLINE void split_scores(B x, std::common_type_t<B>&
         const B r = less_product(n, high, x), rounded = less_product(n, low, r);
         const B rest = less_product(n, low, r - rounded), value = small_exponential<X>(rounded);
         const Bits<B> empty = x == spread<B>(-std::numeric_limits<X>::infinity());
-        mantissa = empty ? B{} : value + value * rest;
-        exponent = empty ? spread<B>(void_exponent<X>()) : n * static_cast<X>(UNIT);
-        return;
+        return {empty ? B{} : value + value * rest, empty ? spread<B>(void_exponent<X>()) : n * static_cast<X>(UNIT)};
     } else
 #endif
-        split<X, B>(x, mantissa, exponent);
+        return split<X>(x);
 }
-template <class X, class In>
-INLINE void split_scores(const In* row, int64_t column, int64_t labels, bool inside, V<X>& mantissa, V<X>& exponent) {
-    split_scores<X>(load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity()), mantissa, exponent);
+template <class X, class In> INLINE auto split_scores(const In* row, int64_t column, int64_t labels, bool inside) {
+    return split_scores<X>(load_labels<X>(row, column, labels, inside, -std::numeric_limits<X>::infinity()));
 }
 
-// Bring mantissas, a vector B of them, back into their range.
-template <class X, class B> INLINE void normalise(B& mantissa, B& exponent) {
+// The same numbers with mantissas in their range.
+template <class X, class B> INLINE Parts<B> normalised(Parts<B> of) {
     typedef typename Lanes<X>::Whole Whole;
-    Bits<B> bits = (bits_as<Bits<B>>(mantissa) >> Lanes<X>::mantissa) - static_cast<Whole>(Lanes<X>::bias - UNIT / 2);
-    B units = __builtin_convertvector(bits & static_cast<Whole>(-UNIT), B);  // the nearest multiple: UNIT is a power of two
-    Bits<B> empty = mantissa == B{};
-    mantissa = empty ? mantissa : shifted<X>(mantissa, -units);
-    exponent = empty ? spread<B>(void_exponent<X>()) : exponent + units;
+    const Bits<B> bits = (bits_as<Bits<B>>(of.mantissa) >> Lanes<X>::mantissa) - static_cast<Whole>(Lanes<X>::bias - UNIT / 2);
+    const B units = __builtin_convertvector(bits & static_cast<Whole>(-UNIT), B);  // the nearest multiple: UNIT is a power of two
+    const Bits<B> empty = of.mantissa == B{};
+    return {empty ? of.mantissa : shifted<X>(of.mantissa, -units), empty ? spread<B>(void_exponent<X>()) : of.exponent + units};
 }
 
 // A row of numbers, or a packed table of them.
@@ -99,14 +100,22 @@ template <class X> struct Numbers {
 
 // The largest number of a row, or the sum, in vectors of both widths.
 template <class X> struct Gathered {
-    typename Broad<X>::V broad;
-    V<X> narrow;
-    INLINE explicit Gathered(X x) : broad(spread<typename Broad<X>::V>(x)), narrow(all<X>(x)) {}
-    template <class B> INLINE B& of() {
-        if constexpr (sizeof(B) == sizeof(broad))
-            return broad;
+    typedef X B __attribute__((vector_size(32 * SPAN)));
+    typedef X N __attribute__((vector_size(32)));
+    B broad;
+    N narrow;
+    INLINE explicit Gathered(X x) : broad(spread<B>(x)), narrow(spread<N>(x)) {}
+    template <class A> INLINE void see(A v) {
+        if constexpr (sizeof(A) == sizeof(B))
+            broad = v > broad ? v : broad;
         else
-            return narrow;
+            narrow = v > narrow ? v : narrow;
+    }
+    template <class A> INLINE void add(A v) {
+        if constexpr (sizeof(A) == sizeof(B))
+            broad += v;
+        else
+            narrow += v;
     }
     INLINE X largest() const {
         V<X> found = narrow;

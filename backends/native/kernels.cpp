@@ -22,14 +22,14 @@ template <class In> struct Kernels {
 template <class In> static Kernels<In> chosen() {
 #ifdef RUN_TIME_TARGETS
     const char* said = std::getenv("ENERGYML_NATIVE");
-    const bool plain = said && !std::strcmp(said, "plain"), narrow = plain || (said && !std::strcmp(said, "v3"));
+    const bool plainest = said && !std::strcmp(said, "plain"), narrow = plainest || (said && !std::strcmp(said, "v3"));
     if (!narrow && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd"))
         return KERNELS_IN("x86-64-v4", v4);
-    if (!plain && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+    if (!plainest && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
         return KERNELS_IN("x86-64-v3", v3);
 #endif
-    return KERNELS_IN("plain", energyml::plain);
+    return KERNELS_IN("plain", plain);
 }
 
 template <class In> static const Kernels<In> kernels = chosen<In>();

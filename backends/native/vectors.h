@@ -1,7 +1,8 @@
 // Vectors of 32 bytes and the exponential on them, written with the compiler's vector extensions so that one source serves every
 // instruction set.  Included once for each of them (see targets.h), hence no include guard.
 //
-// 32 bytes also where 64 are at hand: a row of labels is padded to whole vectors, and half the padding beats wider registers.
+// 32 bytes also where 64 are at hand: a row of labels is padded to whole vectors, and half the padding beats wider registers.  Products take
+// two at once there (see product.h), and so does what is written for vectors X or B of any width.
 
 template <class T> struct Lanes;
 
@@ -40,6 +41,17 @@ template <class T> INLINE V<T> load(const T* p) { return *reinterpret_cast<const
 template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<V<T>*>(p) = v; }
 // A number in every lane.  By a shuffle: written otherwise, clones of a function for wider vectors would insert it lane by lane.
 template <class T> INLINE V<T> all(T x) { return __builtin_shuffle(V<T>{x}, I<T>{}); }
+
+// For vectors X of any width: whole numbers as wide as theirs, a number in every lane, other types of the same bits, and reading and writing at any address.
+template <class X> using Bits = decltype(X{} < X{});
+template <class X, class T> INLINE X spread(T x) { return __builtin_shuffle(X{x}, Bits<X>{}); }
+template <class Y, class X> INLINE Y bits_as(X x) { return (Y)x; }  // not converted
+template <class X, class T> INLINE X vector_at(const T* p) {
+    X v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class X, class T> INLINE void put(T* p, X v) { std::memcpy(p, &v, sizeof v); }
 
 // A vector of T from scores of another width.
 template <class T, class In> INLINE V<T> load_as(const In* p) {
@@ -84,7 +96,7 @@ template <class T> INLINE T horizontal_sum(V<T> v) {
 }
 template <class T> INLINE bool any(I<T> mask) {
     typedef long long Words __attribute__((vector_size(32), may_alias));
-    Words words = reinterpret_cast<Words&>(mask);
+    const Words words = bits_as<Words>(mask);
 #ifdef TARGET_HAS_TEST
     return !__builtin_ia32_ptestz256(words, words);
 #else
@@ -98,17 +110,6 @@ template <class T> INLINE I<T> first_lanes(int64_t live) {
     for (int k = 0; k < Lanes<T>::count; ++k) index[k] = k;
     return index < (static_cast<typename Lanes<T>::Whole>(live) - I<T>{});
 }
-
-// For vectors X of any width: whole numbers as wide as theirs, a number in every lane, other types of the same bits, and reading and writing at any address.
-template <class X> using Bits = decltype(X{} < X{});
-template <class X, class T> INLINE X spread(T x) { return __builtin_shuffle(X{x}, Bits<X>{}); }
-template <class Y, class X> INLINE Y bits_as(X x) { return (Y)x; }  // not converted
-template <class X, class T> INLINE X vector_at(const T* p) {
-    X v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
-template <class X, class T> INLINE void put(T* p, X v) { std::memcpy(p, &v, sizeof v); }
 
 // exp on a polynomial after Cody-Waite reduction; relative error about 1e-7 (float) and 1e-15 (double); 0 below `low`.
 template <class T, class X> INLINE X polynomial(X r) {

@@ -25,6 +25,11 @@ def accumulated(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
+def wide(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 @dataclass
 class Along:
     """A dim in one batch.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from energyml.bind.batch import Batch
+from energyml.bind.batch import Batch, wide
 from energyml.bind.bound import BoundTerm
 from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.bind.tables import TableTerm
@@ -24,7 +24,7 @@ TRIALS = 1 << 15
 def label_conditionals(
     terms: Sequence[BoundTerm], env: Environment, variable: Variable, count: int, answer: Mapping[str, Tensor]
 ) -> Tensor:
-    """[B, *dims, labels]: log p(cell | all other cells); -inf where there is no cell.
+    """[B, *dims, labels]: log p(cell | all other cells); -inf where there is no cell.  Added up in double precision.
 
     Args:
         terms: all terms of the model.
@@ -37,17 +37,22 @@ def label_conditionals(
     """
     own = [term for term in terms if variable.name in term.term.variables]
     labels = answer[variable.name]
-    scores = torch.zeros(*labels.shape, count, device=env.batch.device, dtype=env.batch.dtype)
+    scores = torch.zeros(*labels.shape, count, device=env.batch.device, dtype=wide(env.batch.device))
     for term in own:
         if isinstance(term, TableTerm):
-            scores = scores + _from_table(term, env, variable, answer, count)
+            scores = scores + _from_table(term, env, variable, answer, count, scores.dtype)
         else:
             scores = scores + _by_trial(term, env, variable, answer, count)
-    return _normalised(scores, labels)
+    return _normalised(scores, labels).to(env.batch.dtype)
 
 
 def _from_table(
-    term: TableTerm, env: Environment, variable: Variable, answer: Mapping[str, Tensor], count: int
+    term: TableTerm,
+    env: Environment,
+    variable: Variable,
+    answer: Mapping[str, Tensor],
+    count: int,
+    dtype: torch.dtype,
 ) -> Tensor:
     """[B, *dims, labels]: for each cell the sum of its factors with each of its labels, the others as they are."""
     batch = env.batch
@@ -60,7 +65,7 @@ def _from_table(
         term.at_cells(batch, number, answer[ref.variable]).clamp(min=0) for number, ref in enumerate(term.term.scope)
     ]
     dims = answer[variable.name].shape[1:]
-    total = torch.zeros(batch.size, max(1, dims.numel()) * count, device=batch.device, dtype=batch.dtype)
+    total = torch.zeros(batch.size, max(1, dims.numel()) * count, device=batch.device, dtype=dtype)
     for number, ref in enumerate(term.term.scope):
         if ref.variable != variable.name:
             continue
@@ -83,7 +88,9 @@ def _from_table(
         for place, size in zip(places[number], dims, strict=True):
             at = at * size + place
         index = (at.unsqueeze(-1) * count + every).reshape(batch.size, -1)
-        total = total.scatter_add(1, index.clamp(max=max(0, total.shape[1] - 1)), value.reshape(batch.size, -1))
+        total = total.scatter_add(
+            1, index.clamp(max=max(0, total.shape[1] - 1)), value.reshape(batch.size, -1).to(dtype)
+        )
     return total.reshape(batch.size, *dims, count) if dims.numel() else total.new_zeros(batch.size, *dims, count)
 
 
@@ -165,7 +172,7 @@ def masked_conditionals(
             found = term.masked_scores(env, labels) if hidden is None else term.hidden_scores(env, labels, hidden)
             scores = scores + term.scaled(env, found)
         elif isinstance(term, TableTerm):
-            scores = scores + _from_table(term, env, variable, answer, count)
+            scores = scores + _from_table(term, env, variable, answer, count, scores.dtype)
         else:
             raise EnergyError(f"the term `{term.term.name}` ({term.term.kind}) has no masked conditionals")
     return _normalised(scores, labels)

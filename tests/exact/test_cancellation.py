@@ -91,6 +91,90 @@ def test_hinge_losses(structure: str, engine: str, grad: bool) -> None:
                 torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
 
 
+@TRACKED
+@pytest.mark.parametrize("structure", ["chain", "tree", "order two", "grid"])
+def test_pseudo_likelihoods(structure: str, grad: bool) -> None:
+    labels = torch.tensor([[0, 1, 2], [2, 2, 0]])
+    labels = labels.unsqueeze(-1).expand(2, 3, 2) if structure == "grid" else labels
+    for magnitude in MAGNITUDES:
+        single, u = models(structure, magnitude), inputs(magnitude, 2, 3, 3)
+        given = {"links": LINKS} if structure == "tree" else {}
+        found, wanted = (
+            model.loss(u=of, y=labels, objective="pseudo_likelihood", **given)
+            for model, of in ((single[0], u), (single[2], u.double()))
+        )
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+        if grad:
+            found.backward()
+            wanted.backward()
+            for mine, true in zip(single[0].parameters(), single[2].parameters(), strict=True):
+                torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
+
+
+@TRACKED
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+@pytest.mark.parametrize("structure", ["chain", "tree", "order two", "grid"])
+def test_large_costs(structure: str, engine: str, grad: bool) -> None:
+    """Scores are small, costs are not."""
+    single, u = models(structure, 1.0), inputs(1.0, 2, 3, 3)
+    shape = (2, 3, 2) if structure == "grid" else (2, 3)
+    labels = torch.arange(torch.Size(shape).numel()).reshape(shape) % 3
+    for magnitude in (1e3, 1e5):
+        cost = inputs(magnitude, *shape, 3)
+        with torch.set_grad_enabled(grad):
+            one, _ = opened(single[:2], u, f"exact(engine: {engine})")
+            true, _ = opened(single[2:], u.double(), "enumerate")
+            found = one.log_prob_with_cost({"y": labels}, {"y": cost})
+            wanted = true.log_prob_with_cost({"y": labels}, {"y": cost.double()})
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+        best, exact = one.max_with_cost(y=cost), true.max_with_cost(y=cost.double())
+        assert torch.equal(best.labels["y"], exact.labels["y"])
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_scores_that_meet_at_a_cell(engine: str) -> None:
+    """Elements of one factor that are added up at the same cell, and cancel there."""
+    text = """
+labels L = {a, b, c}
+dim T
+dim E
+input u : real[E, L]
+input links : edge(T, T)[E]
+output y : L[T]
+param W : real[from: L, to: L] = normal(1.0)
+factor own [e = (i, j) in links] (y[j]) = u[e]
+factor two [t in T-1] (from: y[t], to: y[t+1]) = W
+infer exact
+"""
+    model, exact = em.compile(text, seed=0), em.compile(text, seed=0).double()
+    exact.load_state_dict(model.state_dict())
+    links = torch.tensor([[[0, 1], [2, 1], [3, 1], [0, 2]]])
+    u = inputs(0.0, 1, 4, 3) + torch.tensor([1e5, 1e5, -2e5, 0.0]).reshape(1, 4, 1)
+    lengths = torch.tensor([4])
+    found = model.infer(u=u, links=links, lengths=lengths, using=f"exact(engine: {engine})")
+    wanted = exact.infer(u=u.double(), links=links, lengths=lengths, using="enumerate")
+    torch.testing.assert_close(found.marginals["y"].double(), wanted.marginals["y"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.entropy.double(), wanted.entropy, rtol=1e-5, atol=1e-5)
+
+
+def test_many_factors_of_moderate_scores() -> None:
+    """None of them is large, and their sums on the way are."""
+    count = 40
+    lines = [f"param v{k} : real[L] = constant(60.0)\nfactor f{k} [t in T] (y[t]) = v{k}\n" for k in range(count)]
+    text = STRUCTURES["chain"] + "".join(lines)
+    model, exact = em.compile(text, seed=0), em.compile(text, seed=0).double()
+    with torch.no_grad():
+        for k, parameter in enumerate(p for name, p in model.named_parameters() if name not in ("W", "v")):
+            parameter.copy_((60 if k % 2 else -60) + inputs(0.0, 3) * k / count)
+    exact.load_state_dict(model.state_dict())
+    u, labels = inputs(50.0, 2, 3, 3), torch.tensor([[0, 1, 2], [2, 2, 0]])
+    found = model.infer(u=u, using="exact").log_prob(y=labels)
+    wanted = exact.infer(u=u.double(), using="enumerate").log_prob(y=labels)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("magnitude", MAGNITUDES)
 def test_scores_at_the_ends_of_a_chain(magnitude: float) -> None:
     """They are added to those of the first and the last cell."""

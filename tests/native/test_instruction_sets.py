@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not native.available, reason="the native kernels
 
 
 def run(said: str, *arguments: str) -> str:
-    environment = {**os.environ, "ENERGYML_NATIVE": said}
+    environment = {**os.environ, "ENERGYML_NATIVE": said, "PYTEST_ADDOPTS": ""}
     done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
