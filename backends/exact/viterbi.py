@@ -18,6 +18,7 @@ from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recording import buffer, may_read_back
 from energyml.backends.exact.scan import Blocks, cut_maxima
+from energyml.backends.exact.threads import for_small_steps
 from energyml.backends.exact.unscaled import cleared
 
 # Up to how many sums for one step the way back takes many steps at once, and how many sums it then holds.
@@ -33,13 +34,21 @@ def viterbi(potentials: Potentials) -> tuple[Tensor, Tensor]:
     The score is -inf where every answer is forbidden; labels are arbitrary there, and where there is no cell.
     O(B T C²) time and O(B T C) memory.
     """
-    scores, steps = potentials.scores, potentials.steps
-    batch, size, labels = scores.shape
+    scores = potentials.scores
+    batch, size, _ = scores.shape
     if size == 0:
         return torch.zeros(batch, 0, dtype=torch.long, device=scores.device), scores.sum((1, 2))
     if size == 1 or batch == 0:
         best = cleared(scores, potentials.exists).max(-1)
         return best.indices, best.values[:, 0]
+    with for_small_steps(scores):
+        return _best(potentials)
+
+
+def _best(potentials: Potentials) -> tuple[Tensor, Tensor]:
+    """The same, of two cells or more."""
+    scores, steps = potentials.scores, potentials.steps
+    batch, _, labels = scores.shape
     found = _short_cut(potentials)
     if found is not None:
         return found

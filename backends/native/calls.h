@@ -39,6 +39,14 @@ inline bool counted(Py_ssize_t found, Py_ssize_t wanted) {
     return found == wanted;
 }
 
+// Work that is over before another thread of Python's could begin.  Errors as for `unlocked`.
+template <class Work> bool locked(const Work& work) {
+    if (PyErr_Occurred()) return false;
+    const bool fine = memory_suffices(work);
+    if (!fine) PyErr_NoMemory();
+    return fine;
+}
+
 // Work without the interpreter's lock.  False, with a Python error set, where arguments were wrong (nothing is done then) or memory ran out.
 template <class Work> bool unlocked(const Work& work) {
     if (PyErr_Occurred()) return false;

@@ -96,8 +96,9 @@ def nll_and_slopes(
 
     inf, with zero gradients, where the labels are forbidden.  Otherwise as `log_likelihood`.
     """
-    found = _likelihood(unary, pair, count, labels, True, True, True)
-    if found is None:
+    found = _asked("chain_likelihood", unary, pair, count, labels, True, True, True)
+    if found.__class__ is not tuple:
+        _look_at_labels(found, unary)
         return None
     value, _, slopes = found
     if slopes is None:
@@ -176,11 +177,16 @@ def _likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Tenso
     Asked for are the negative ones, gradients of minus their sum by unary scores, and these by pair scores too.
     """
     found: _Found | int | None = _asked("chain_likelihood", unary, pair, count, labels, *asked)
-    if not isinstance(found, int):
+    if isinstance(found, tuple):
         return found
+    _look_at_labels(found, unary)
+    return None
+
+
+def _look_at_labels(found: int | None, unary: Tensor) -> None:
+    """Refuse labels that do not exist, which the kernel says by -2 in place of likelihoods."""
     if found == -2:
         raise no_such_label(unary.shape[2])
-    return None
 
 
 def _slopes_of(

@@ -81,9 +81,15 @@ struct Given {
     // each label of a cell counts as forty multiply-adds (measured by benchmarks/exact).
     template <class Work> bool run(PyObject* worth, const Work& work) const {
         if (!fit()) return false;
-        const int threads = threads_for(batch() * size() * labels() * (labels() + 40), PyLong_AsLongLong(worth), batch());
-        return threads && unlocked([&] { unary.kind == DOUBLES ? work(double(), threads) : work(float(), threads); });
+        const int64_t operations = batch() * size() * labels() * (labels() + 40);
+        const int threads = threads_for(operations, PyLong_AsLongLong(worth), batch());
+        const auto all = [&] { unary.kind == DOUBLES ? work(double(), threads) : work(float(), threads); };
+        return threads && (operations < FEW ? locked(all) : unlocked(all));
     }
+
+  private:
+    // Multiply-adds that take microseconds: letting other threads of Python's in meanwhile is worth no more of them.
+    static constexpr int64_t FEW = 1 << 18;
 };
 
 // Whether an argument is labels [B, T].
@@ -262,13 +268,15 @@ template <class In> static long score(const Chain<In>& chain, const int64_t* lab
 
 // Add the weight of each chain where its labels are: the gradient of their score.
 template <class In> static void add_counts(const Chain<In>& chain, const int64_t* labels, const In* weight, int64_t stride, In* unary, In* pair) {
+    const int64_t count = chain.labels, step = chain.pair_step;
     for (int64_t b = 0; b < chain.batch; ++b) {
-        const int64_t* mine = labels + b * chain.size;
-        for (int64_t t = 0; t < chain.length(b); ++t) {
-            unary[(b * chain.size + t) * chain.labels + mine[t]] += weight[b * stride];
-            if (t > 0 && pair)
-                pair[b * chain.pair_example + (t - 1) * chain.pair_step + mine[t - 1] * chain.labels + mine[t]] += weight[b * stride];
-        }
+        const int64_t *mine = labels + b * chain.size, n = chain.length(b);
+        const In by = weight[b * stride];
+        In* row = unary + b * chain.size * count;
+        for (int64_t t = 0; t < n; ++t, row += count) row[mine[t]] += by;
+        if (!pair) continue;
+        In* table = pair + b * chain.pair_example;
+        for (int64_t t = 1; t < n; ++t, table += step) table[mine[t - 1] * count + mine[t]] += by;
     }
 }
 

@@ -7,7 +7,8 @@ template <class T> struct Broad {
     typedef T V __attribute__((vector_size(32 * SPAN), aligned(sizeof(T)), may_alias));
 };
 
-// Reads a vector once: the compiler may rather read it again in both instructions that use it, and then loads are what runs out.
+// A vector of which the compiler knows nothing but that it is in a register: read once, where it might rather read it again in both
+// instructions that use it, and then loads are what runs out.
 template <class X> INLINE X kept(X v) {
 #if defined(TARGET_HAS_SCALE)
     asm("" : "+v"(v));
@@ -28,11 +29,7 @@ template <class T> struct SumProduct {
 // fast.  The compiler must not know that it is one.
 template <class T> struct MaxSum {
     typename Broad<T>::V one = 1 - typename Broad<T>::V{};
-    INLINE MaxSum() {
-#ifdef TARGET_HAS_FMA
-        one = kept(one);
-#endif
-    }
+    INLINE MaxSum() { one = kept(one); }
     template <class X> static INLINE X larger_of(X a, X b) { return a > b ? a : b; }
     template <class X> static INLINE X start() { return -std::numeric_limits<T>::infinity() - X{}; }
     template <class X> INLINE X join(X total, T factor, X entry) const {

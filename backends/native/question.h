@@ -316,11 +316,7 @@ inline PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t n) {
     asked.gradients = gradients.data();
     asked.sums = static_cast<int64_t>(question->graph->steps.size());
     const auto work = [&] { eliminate_all(*question->graph, asked, 1); };
-    if (question->graph->workspace > WORTH_UNLOCKING) {
-        if (!unlocked(work)) return nullptr;
-    } else if (!memory_suffices(work)) {
-        return PyErr_NoMemory();
-    }
+    if (!(question->graph->workspace > WORTH_UNLOCKING ? unlocked(work) : locked(work))) return nullptr;
     return wanted ? found.given_away() : tensor_of(log_z);
 }
 
