@@ -109,8 +109,8 @@ def made() -> str:
             "the bounded matrix and do bare solves: scipy makes no gradient of the embeddings.\n\n"
             + speed_table("lowrank"),
             "With two threads on both sides:\n\n" + speed_table("lowrank-2"),
-            "What low-rank fields take at least, forward + backward, in milliseconds: multiply-adds at the speed of "
-            "matrix products, reading the embeddings twice, writing their gradient once. The bar of three times scipy "
+            "What low-rank fields take at least, forward + backward, in milliseconds: multiply-adds at the processor's "
+            "peak, reading the embeddings twice, writing their gradient once. The bar of three times scipy "
             "is within reach where the floor is below a third of its time.\n\n" + limit_table(),
             "### Grids\n\nWeights between 0 and 2 for each edge, or constant; float32, residual 1e-6.\n\n"
             + speed_table("grids"),
