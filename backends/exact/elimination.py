@@ -432,6 +432,11 @@ def leaf(table: Tensor, again: bool) -> Tensor:
     return table if again and table.requires_grad else table.detach().clone().requires_grad_()
 
 
+def recordable(table: Tensor | None) -> Tensor | None:
+    """A table that autograd takes: a copy where it was made in inference mode."""
+    return table.clone() if table is not None and table.is_inference() else table
+
+
 def _wide(tables: Tables) -> list[Tensor | None]:
     """Tables as the kernel reads them; most are so already, and asking is much sooner than converting."""
     return [

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
-from energyml.backends.exact.elimination import BatchElimination, leaf, runs_natively, slopes, tracked
+from energyml.backends.exact.elimination import BatchElimination, leaf, recordable, runs_natively, slopes, tracked
 from energyml.backends.exact.ground import Elimination, Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
@@ -302,7 +302,7 @@ class GraphSession(Session):
             return [unasked if one is None else one.to(self.dtype) for one in shares]
         wanted_again = tracked(tables)
         with torch.inference_mode(False), torch.enable_grad():
-            leaves = [leaf(table, wanted_again) if one and table is not None else _plain(table)
+            leaves = [leaf(table, wanted_again) if one and table is not None else recordable(table)
                       for table, one in zip(tables, wanted, strict=True)]  # fmt: skip
             log_z = run.log_partition(leaves)
             total = log_z.masked_fill(log_z.isneginf(), 0).sum()
@@ -496,7 +496,3 @@ class GraphSession(Session):
         scores = self._answer_scores(dict(drawn.labels), drawn.score.shape, {})
         scores = scores.masked_fill(~possible.unsqueeze(1), float("-inf"))
         return Assignment({n: one.movedim(0, 1) for n, one in drawn.labels.items()}, scores.movedim(0, 1), drawn.names)
-
-
-def _plain(table: Tensor | None) -> Tensor | None:
-    return table.clone() if table is not None and table.is_inference() else table

@@ -70,6 +70,14 @@ def test_answers_beside_enumeration(structure: str, query: str, engine: str, gra
                     torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
 
 
+def same_slopes(found: Tensor, wanted: Tensor, model: em.EnergyModel, exact: em.EnergyModel) -> None:
+    """The gradients of losses by the parameters of two models."""
+    found.backward()
+    wanted.backward()
+    for mine, true in zip(model.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
+
+
 @TRACKED
 @pytest.mark.parametrize("engine", ["auto", "torch"])
 @pytest.mark.parametrize("structure", ["chain", "tree", "order two"])
@@ -85,10 +93,7 @@ def test_hinge_losses(structure: str, engine: str, grad: bool) -> None:
         )
         torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
         if grad:
-            found.backward()
-            wanted.backward()
-            for mine, true in zip(single[0].parameters(), single[2].parameters(), strict=True):
-                torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
+            same_slopes(found, wanted, single[0], single[2])
 
 
 @TRACKED
@@ -106,10 +111,7 @@ def test_pseudo_likelihoods(structure: str, grad: bool) -> None:
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
         if grad:
-            found.backward()
-            wanted.backward()
-            for mine, true in zip(single[0].parameters(), single[2].parameters(), strict=True):
-                torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
+            same_slopes(found, wanted, single[0], single[2])
 
 
 @TRACKED
