@@ -37,6 +37,9 @@ EARLY, WORTH = 20, 0.8
 ASK, LANE, LABEL = 7e-6, 6e-8, 1.5e-9
 # Up to how many sums for one step the tables are repeated for each chain, which is faster to read.
 REPEATED = 100_000
+# Rows of sums that threads share are filled up to a multiple of this: torch adds 32 of them at once in its widest
+# vectors, and what is left of a row one by one.  So many sums are held at once.
+ROW, SHARED = 32, 1 << 22
 
 # A position beyond every length.
 NEVER = 1 << 62
@@ -53,19 +56,22 @@ def holds(scores: Tensor) -> bool:
     return few and scores.dtype in (torch.float32, torch.float64) and overwritable()
 
 
-def best_from_both_ends(scores: Tensor, steps: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor]:
+def best_from_both_ends(
+    scores: Tensor, steps: Tensor, count: Tensor | None, spread: bool = False
+) -> tuple[Tensor, Tensor]:
     """Labels [B, T] and score [B] of the best answer, for scores [B, T, C] and steps [B or 1, T-1 or 1, C, C]; T > 1.
 
     The steps of a chain share a table, unless the sums are held.  `count` [B] is how many cells each chain has; `None`
     when all have T.  The score is -inf where every answer is forbidden, 0 for a chain without cells; labels are
-    arbitrary there, and where there is no cell.  O(B T C²) time, O(B (T + C) C) memory.
+    arbitrary there, and where there is no cell.  `spread` lays steps out for several threads.  O(B T C²) time,
+    O(B (T + C) C) memory.
     """
     if holds(scores):
         return _recalled(scores, steps, count)
     batch, size, labels = scores.shape
     scores, steps = _filled_up(scores, steps, count)
     half = scores.shape[1] // 2
-    score, path = _asked((scores[:, : half + 1], scores[:, half:].flip(1)), steps, labels, count)
+    score, path = _asked((scores[:, : half + 1], scores[:, half:].flip(1)), steps, labels, count, spread)
     front, back = path.view(half + 1, 2, batch).unbind(1)
     found = torch.cat([front[1:].flip(0).t(), back[: size - half].t()], 1)
     return found if scores.shape[2] == labels else found.clamp(max=labels - 1), score
@@ -93,6 +99,16 @@ def _cells_abreast(ends: Ends) -> Tensor:
     """
     cells = torch.cat([one.permute(1, 2, 0) for one in ends], 2)
     cells[-1, :, len(ends[0]) :].zero_()
+    return cells
+
+
+def _cells_in_rows(ends: Ends) -> Tensor:
+    """[N+1, 2, B, C]: the cells of both ends, the innermost axis running over labels.
+
+    The middle counts from the front only.
+    """
+    cells = torch.stack([one.transpose(0, 1) for one in ends], 1)
+    cells[-1, 1].zero_()
     return cells
 
 
@@ -194,14 +210,15 @@ def _shape_of(batch: int, size: int, labels: int, dtype: torch.dtype, device: to
 # --------------------------------------------------------------------------------------------------------- many labels
 
 
-def _asked(ends: Ends, steps: Tensor, labels: int, count: Tensor | None) -> tuple[Tensor, Tensor]:
+def _asked(ends: Ends, steps: Tensor, labels: int, count: Tensor | None, spread: bool) -> tuple[Tensor, Tensor]:
     """The score [B] of the best answer, and its labels [(N+1) 2 B] from the middle to both ends: each is asked for.
 
     Some cells may have one more than the labels.
     """
     batch, rows, most = ends[0].shape
-    wide = 2 * batch >= labels  # the innermost axis runs over chains or over labels, the longer of the two
-    states = _maxima(ends, steps, labels, wide)
+    # The innermost axis runs over chains or over labels, the longer of the two.
+    wide = 2 * batch >= labels and not spread
+    states = _maxima_by_rows(ends, steps, labels) if spread else _maxima(ends, steps, labels, wide)
     met = states[-1].view(2, batch, most)
     score, label = met.sum(0).max(-1)
     if count is not None and not wide:
@@ -228,8 +245,7 @@ def _maxima(ends: Ends, steps: Tensor, labels: int, wide: bool) -> Tensor:
     if wide:
         states, table = _cells_abreast(ends), _tables_abreast(steps, batch)
     else:
-        states = torch.stack([one.transpose(0, 1) for one in ends], 1)
-        states[-1, 1].zero_()
+        states = _cells_in_rows(ends)
         table = torch.stack([steps[:, 0], steps[:, 0].mT])[..., :labels].permute(2, 0, 1, 3)
         if 2 * batch * labels**2 <= REPEATED:
             table = table.expand(most, 2, batch, labels)
@@ -242,6 +258,25 @@ def _maxima(ends: Ends, steps: Tensor, labels: int, wide: bool) -> Tensor:
     for ahead, cell in zip(before.unbind(0), behind[1:], strict=False):
         cell.add_(torch.add(ahead, table, out=spare).amax(0))
     return states.mT.contiguous() if wide else states.flatten(1, 2)
+
+
+def _maxima_by_rows(ends: Ends, steps: Tensor, labels: int) -> Tensor:
+    """The same, with ends and chains outermost: their sums and maxima are handed out to threads alike.
+
+    Each of two threads then has the table of one end to itself.
+    """
+    batch, _, most = ends[0].shape
+    filling = -most % ROW
+    states = pad(_cells_in_rows(ends), (0, filling))
+    tables = pad(torch.stack([steps[:, 0], steps[:, 0].mT]), (0, filling)).expand(2, batch, -1, -1)
+    at_once = max(1, SHARED // (2 * most * (most + filling)))
+    spare = states.new_empty(2, min(batch, at_once), most, most + filling)
+    for some, table in zip(states.split(at_once, 2), tables.split(at_once, 1), strict=True):
+        sums = spare[:, : some.shape[2]]
+        before, behind = some[..., :most].unsqueeze(-1), some[..., :labels]
+        for ahead, cell in zip(before.unbind(0), behind.unbind(0)[1:], strict=False):
+            cell.add_(torch.add(ahead, table, out=sums).amax(2)[..., :labels])
+    return states[..., :most].flatten(1, 2)
 
 
 def _walked(before: Iterable[Tensor], leads: Tensor, label: Tensor, offset: Tensor) -> list[Tensor]:

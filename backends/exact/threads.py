@@ -3,6 +3,9 @@
 Torch gives every operation that is not tiny to all of its threads.  Where a step of a recursion takes microseconds,
 they wait for each other longer than they work; and as sums are handed out by rows and their maxima by columns, every
 core reads what another one has just written.  So steps that stay in the caches are left to one thread.
+
+Maxima of sums over the innermost axis are handed out as the sums are: by rows.  Steps of many such sums are worked on
+by all threads.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from energyml.transforms import recorded
 
 # Sums or products of a step below which one thread is faster than two: up to three times (by benchmarks/exact).
 SMALL_STEP = 2_000_000
+# Sums of a step from which all threads are faster than one, where sums and maxima are handed out alike.
+SPREAD_STEP = 200_000
 
 
 def for_small_steps(scores: Tensor) -> AbstractContextManager[Any]:
@@ -25,8 +30,18 @@ def for_small_steps(scores: Tensor) -> AbstractContextManager[Any]:
 
     Torch's setting is that of the calling thread, and what threads begin with that are new to torch.
     """
-    shared_out = scores.is_cpu and not recorded() and torch.get_num_threads() > 1
-    return one_thread() if shared_out and scores.shape[0] * scores.shape[2] ** 2 < SMALL_STEP else nullcontext()
+    small = scores.shape[0] * scores.shape[2] ** 2 < SMALL_STEP
+    return one_thread() if small and _several(scores) else nullcontext()
+
+
+def worth_spreading(scores: Tensor, sums: int) -> bool:
+    """Whether steps of so many sums are worked on by all threads, where sums and maxima are handed out alike."""
+    return sums >= SPREAD_STEP and _several(scores)
+
+
+def _several(scores: Tensor) -> bool:
+    """Whether there are threads to choose between: on the CPU, where nothing is recorded."""
+    return scores.is_cpu and not recorded() and torch.get_num_threads() > 1
 
 
 @contextmanager

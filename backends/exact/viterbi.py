@@ -18,7 +18,7 @@ from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recording import buffer, may_read_back
 from energyml.backends.exact.scan import Blocks, cut_maxima
-from energyml.backends.exact.threads import for_small_steps
+from energyml.backends.exact.threads import for_small_steps, worth_spreading
 from energyml.backends.exact.unscaled import cleared
 
 # Up to how many sums for one step the way back takes many steps at once, and how many sums it then holds.
@@ -35,12 +35,14 @@ def viterbi(potentials: Potentials) -> tuple[Tensor, Tensor]:
     O(B T C²) time and O(B T C) memory.
     """
     scores = potentials.scores
-    batch, size, _ = scores.shape
+    batch, size, labels = scores.shape
     if size == 0:
         return torch.zeros(batch, 0, dtype=torch.long, device=scores.device), scores.sum((1, 2))
     if size == 1 or batch == 0:
         best = cleared(scores, potentials.exists).max(-1)
         return best.indices, best.values[:, 0]
+    if potentials.steps.shape[1] == 1 and worth_spreading(scores, 2 * batch * labels**2):
+        return best_from_both_ends(scores, potentials.steps, potentials.count, spread=True)
     with for_small_steps(scores):
         return _best(potentials)
 
