@@ -3,40 +3,73 @@
 // For few labels: a row of them would leave lanes empty, and each row would search its own largest entry across its lanes.  Unaries
 // and marginals are transposed on the way in and out.  All steps of all chains share one table.
 
-// A square of vectors, transposed.
+// Vectors have one part, of as many chains as a Part has labels, or two.
+template <class T> INLINE V<T> beside(Part<T> one, [[maybe_unused]] Part<T> other) {
+#if VECTOR_BYTES == 64
+    return bits_as<V<T>>(_mm512_insertf64x4(_mm512_castpd256_pd512(bits_as<__m256d>(one)), bits_as<__m256d>(other), 1));
+#else
+    return one;
+#endif
+}
+template <class T> INLINE Part<T> first_part(V<T> v) {
+#if VECTOR_BYTES == 64
+    return bits_as<Part<T>>(_mm512_castpd512_pd256(bits_as<__m512d>(v)));
+#else
+    return v;
+#endif
+}
+template <class T> INLINE Part<T> last_part(V<T> v) {
+#if VECTOR_BYTES == 64
+    return bits_as<Part<T>>(_mm512_extractf64x4_pd(bits_as<__m512d>(v), 1));
+#else
+    return v;
+#endif
+}
+template <class T> INLINE T sum_of(V<T> v) {
+    return horizontal_sum<T>(Lanes<T>::count == SIDE<T> ? first_part<T>(v) : first_part<T>(v) + last_part<T>(v));
+}
+
+// Lanes of two vectors, as `from` chooses them for a part: those of the second one count on from SIDE.
+template <class T, class... From> INLINE V<T> chosen(V<T> one, V<T> other, From... from) {
+    constexpr int side = SIDE<T>, lanes = Lanes<T>::count;
+    const int lane[side] = {from...};
+    I<T> mask;
+    for (int k = 0; k < lanes; ++k) mask[k] = lane[k % side] % side + k / side * side + (lane[k % side] < side ? 0 : lanes);
+    return __builtin_shuffle(one, other, mask);
+}
+
+// A square of each part of SIDE vectors, transposed.
 INLINE void transpose(V<float>* v) {
-    typedef int32_t M __attribute__((vector_size(32)));
     V<float> pairs[8], fours[8];
     for (int k = 0; k < 8; k += 2) {
-        pairs[k] = __builtin_shuffle(v[k], v[k + 1], M{0, 8, 1, 9, 4, 12, 5, 13});
-        pairs[k + 1] = __builtin_shuffle(v[k], v[k + 1], M{2, 10, 3, 11, 6, 14, 7, 15});
+        pairs[k] = chosen<float>(v[k], v[k + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        pairs[k + 1] = chosen<float>(v[k], v[k + 1], 2, 10, 3, 11, 6, 14, 7, 15);
     }
     for (int k = 0; k < 8; k += 4)
         for (int half = 0; half < 2; ++half) {
-            fours[k + 2 * half] = __builtin_shuffle(pairs[k + half], pairs[k + half + 2], M{0, 1, 8, 9, 4, 5, 12, 13});
-            fours[k + 2 * half + 1] = __builtin_shuffle(pairs[k + half], pairs[k + half + 2], M{2, 3, 10, 11, 6, 7, 14, 15});
+            fours[k + 2 * half] = chosen<float>(pairs[k + half], pairs[k + half + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            fours[k + 2 * half + 1] = chosen<float>(pairs[k + half], pairs[k + half + 2], 2, 3, 10, 11, 6, 7, 14, 15);
         }
     for (int k = 0; k < 4; ++k) {
-        v[k] = __builtin_shuffle(fours[k], fours[k + 4], M{0, 1, 2, 3, 8, 9, 10, 11});
-        v[k + 4] = __builtin_shuffle(fours[k], fours[k + 4], M{4, 5, 6, 7, 12, 13, 14, 15});
+        v[k] = chosen<float>(fours[k], fours[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        v[k + 4] = chosen<float>(fours[k], fours[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
 }
 INLINE void transpose(V<double>* v) {
-    typedef int64_t M __attribute__((vector_size(32)));
     V<double> pairs[4];
     for (int k = 0; k < 4; k += 2) {
-        pairs[k] = __builtin_shuffle(v[k], v[k + 1], M{0, 4, 2, 6});
-        pairs[k + 1] = __builtin_shuffle(v[k], v[k + 1], M{1, 5, 3, 7});
+        pairs[k] = chosen<double>(v[k], v[k + 1], 0, 4, 2, 6);
+        pairs[k + 1] = chosen<double>(v[k], v[k + 1], 1, 5, 3, 7);
     }
     for (int k = 0; k < 2; ++k) {
-        v[k] = __builtin_shuffle(pairs[k], pairs[k + 2], M{0, 1, 4, 5});
-        v[k + 2] = __builtin_shuffle(pairs[k], pairs[k + 2], M{2, 3, 6, 7});
+        v[k] = chosen<double>(pairs[k], pairs[k + 2], 0, 1, 4, 5);
+        v[k + 2] = chosen<double>(pairs[k], pairs[k + 2], 2, 3, 6, 7);
     }
 }
 
 // Some chains, one in each lane, longest first.  Lanes without a chain read the first one, and nothing of theirs is written.
 template <class T> struct Group {
-    static constexpr int lanes = Lanes<T>::count;
+    static constexpr int lanes = Lanes<T>::count, side = SIDE<T>;
     const Chain<T>& chain;
     const int64_t* rows;
     int count;
@@ -67,15 +100,18 @@ template <class T> struct Group {
         const T* row[lanes];
         const int64_t shortest = last[count - 1];
         for (int k = 0; k < lanes; ++k) row[k] = first[k] + (t <= shortest ? t : std::min(t, last[k])) * labels;
-        V<T> high = all<T>(nothing), low = all<T>(-nothing), block[lanes];
-        for (int64_t next = 0; next < labels; next += lanes) {
+        V<T> high = all<T>(nothing), low = all<T>(-nothing), block[side];
+        const auto part = [&](int k, int64_t column) __attribute__((always_inline)) {
+            return load_labels<T>(row[k], column, labels, reads_inside(row[k], side, chain.end()), nothing);
+        };
+        for (int64_t next = 0; next < labels; next += side) {
             // the last block reaches back where it would reach beyond the row
-            const int64_t column = std::max<int64_t>(0, std::min(next, labels - lanes));
-            for (int k = 0; k < lanes; ++k) block[k] = load_labels<T>(row[k], column, labels, reads_inside(row[k], lanes, chain.end()), nothing);
+            const int64_t column = std::max<int64_t>(0, std::min(next, labels - side));
+            for (int k = 0; k < side; ++k) block[k] = beside<T>(part(k, column), part(k + lanes - side, column));
             transpose(block);
-            const int width = static_cast<int>(std::min<int64_t>(lanes, labels));
+            const int width = static_cast<int>(std::min<int64_t>(side, labels));
 #pragma GCC unroll 8
-            for (int c = 0; c < lanes; ++c) {  // vectors that stay in registers, where a loop up to `width` would copy memory
+            for (int c = 0; c < side; ++c) {  // vectors that stay in registers, where a loop up to `width` would copy memory
                 if (c >= width) break;
                 store(out + (column + c) * lanes, block[c]);
                 high = larger<T>(block[c], high);
@@ -89,18 +125,23 @@ template <class T> struct Group {
     // chains that have the cell and are in use.
     INLINE void write(int64_t t, const T* left, const T* right, V<T> by, T* out) const {
         const int64_t labels = chain.labels, size = chain.size;
-        const bool inside = (size - 1 - t) * labels >= lanes - labels;
-        V<T> block[lanes];
-        for (int64_t next = 0; next < labels; next += lanes) {
-            const int64_t column = std::max<int64_t>(0, std::min(next, labels - lanes));
-            const int width = static_cast<int>(std::min<int64_t>(lanes, labels));
-            for (int c = 0; c < lanes; ++c) {
+        const bool inside = (size - 1 - t) * labels >= side - labels;
+        V<T> block[side];
+        const auto part = [&](int k, int64_t column, Part<T> of) __attribute__((always_inline)) {
+            if (k < count && ends[k] >= t) store_labels<T>(out + (rows[k] * size + t) * labels, column, labels, inside, of);
+        };
+        for (int64_t next = 0; next < labels; next += side) {
+            const int64_t column = std::max<int64_t>(0, std::min(next, labels - side));
+            const int width = static_cast<int>(std::min<int64_t>(side, labels));
+            for (int c = 0; c < side; ++c) {
                 const int64_t at = (column + c) * lanes;
                 block[c] = c >= width ? V<T>{} : right ? load(left + at) * load(right + at) * by : load(left + at) * by;
             }
             transpose(block);
-            for (int k = 0; k < count; ++k)
-                if (ends[k] >= t) store_labels<T>(out + (rows[k] * size + t) * labels, column, labels, inside, block[k]);
+            for (int k = 0; k < side; ++k) {
+                part(k, column, first_part<T>(block[k]));
+                if (lanes > side) part(k + side, column, last_part<T>(block[k]));
+            }
         }
     }
 };
@@ -144,13 +185,6 @@ template <template <class> class Op, class T> static void multiply_abreast(const
         j += width;
     }
 }
-
-// The table that all steps share, exponentiated, as it is and transposed: [labels, labels] each.
-template <class T> struct PlainTable {
-    const T *forward, *backward;
-    T shift, floor;
-    int64_t every;  // steps between scalings
-};
 
 // Scale each chain's cell by a power of two, as `rescale` does with a row, given its largest entries.
 template <class T> INLINE I<T> rescale_abreast(T* cell, int64_t labels, V<T> high, V<T> floor, I<T>& bad) {
@@ -341,25 +375,6 @@ template <class T> static void leave_out_unanswered(Group<T>& group, const Answe
     }
 }
 
-// Whether chains are worth being taken abreast: they share one table, fill most lanes, and have so few labels that rows of them are
-// slower (measured by benchmarks/exact).  Exponents are added up in as many bits as a label has.
-template <class T> static bool goes_abreast(const Chain<T>& chain, size_t count, int64_t vectors) {
-    constexpr int64_t lanes = Lanes<T>::count;
-    const int64_t chains = static_cast<int64_t>(count);
-    return chain.stationary() && chain.labels <= vectors * lanes && 4 * chains >= 3 * round_up(chains, lanes) && chain.size < (1 << 22);
-}
-
-// The same for sums: nothing is kept between calls, and pair gradients are summed over steps and chains.
-template <class T> static bool sums_abreast(const Chain<T>& chain, const Answer<T>& answer, size_t count) {
-    const bool summed = !answer.pair || (answer.pair_step == 0 && answer.pair_example == 0);
-    return summed && !answer.alpha && goes_abreast(chain, count, 4);
-}
-
-// Chains without cells, the last of those sorted by length, have one answer, the empty one.
-template <class T> static void answer_empty(const Chain<T>& chain, const Answer<T>& answer, std::vector<int64_t>& rows) {
-    for (; !rows.empty() && chain.length(rows.back()) == 0; rows.pop_back()) answer.log_z[rows.back()] = 0;
-}
-
 // A batch whose numbers are of the scores' own type; forward alone, or both passes.
 template <class T>
 static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::vector<int64_t>& rows, ChainPasses passes, int threads) {
@@ -373,18 +388,11 @@ static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::ve
     const int64_t room = 2 * kept + 2 * cell + (outer ? cells * lanes : 0);
     Buffer<T> memory(static_cast<size_t>(threads) * room + 2 * round_up(cells, lanes));
     T *forward = memory.data + threads * room, *backward = forward + round_up(cells, lanes);
-    Packed<T> measured{nullptr, nullptr, 0, 1, true};
-    measure<T>(chain.pair, labels, Limits<T>::table_lift, measured);
-    if (!(measured.least >= Limits<T>::least)) {
+    PlainTable<T> table{forward, both ? backward : nullptr, 0, 0, 1};
+    if (!exponentiate_plain(chain, table)) {
         for (int64_t b : rows) ++answer.tier[b];
         return;
     }
-    for (int64_t k = 0; k < cells; k += lanes)
-        store(forward + k, exponential<T>(load_labels<T>(chain.pair, k, cells, false, -std::numeric_limits<T>::infinity()) - measured.shift));
-    for (int64_t i = 0; i < labels && both; ++i)
-        for (int64_t j = 0; j < labels; ++j) backward[j * labels + i] = forward[i * labels + j];
-    const T floor = std::numeric_limits<T>::min() * std::max<T>(1, 1 / measured.least);
-    const PlainTable<T> table{forward, backward, measured.shift, floor, rescale_every(measured, labels)};
     for (int k = 0; k < threads && outer; ++k)  // for all threads, also those that the runtime may refuse
         std::fill(memory.data + (k + 1) * room - cells * lanes, memory.data + (k + 1) * room, static_cast<T>(0));
 #ifdef _OPENMP
@@ -402,5 +410,5 @@ static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::ve
     }
     for (int k = 0; k < threads && outer; ++k)
         for (int64_t i = 0; i < cells; ++i)
-            answer.pair[i] += forward[i] * horizontal_sum<T>(load(memory.data + (k + 1) * room - (cells - i) * lanes));
+            answer.pair[i] += forward[i] * sum_of<T>(load(memory.data + (k + 1) * room - (cells - i) * lanes));
 }

@@ -167,18 +167,7 @@ static void extended_abreast_tier(const Chain<T>& chain, const Answer<T>& answer
     Buffer<T> memory(static_cast<size_t>(threads) * room + 4 * whole);
     T* tables = memory.data + threads * room;
     const Numbers<T> table{tables, tables + whole}, transposed{tables + 2 * whole, tables + 3 * whole};
-    V<T> most = V<T>{};
-    for (int64_t k = 0; k < cells; k += lanes) {
-        const auto of = split_scores<T>(chain.pair, k, cells, false);
-        most = larger<T>(of.exponent > all<T>(void_exponent<T>()) ? larger<T>(of.exponent, -of.exponent) : V<T>{}, most);
-        store<T>(table.mantissa + k, of.mantissa);
-        store<T>(table.exponent + k, of.exponent);
-    }
-    for (int64_t i = 0; i < labels; ++i)
-        for (int64_t j = 0; j < labels; ++j) {
-            transposed.mantissa[j * labels + i] = table.mantissa[i * labels + j];
-            transposed.exponent[j * labels + i] = table.exponent[i * labels + j];
-        }
+    const bool exact = split_plain(chain, table, transposed);
     for (int k = 0; k < threads && outer; ++k)  // for all threads, also those that the runtime may refuse
         std::fill(memory.data + (k + 1) * room - 2 * sums, memory.data + (k + 1) * room, static_cast<T>(0));
 #ifdef _OPENMP
@@ -186,7 +175,7 @@ static void extended_abreast_tier(const Chain<T>& chain, const Answer<T>& answer
 #endif
     for (int64_t g = 0; g < groups; ++g) {
         T *own = memory.data + thread_number() * room, *more = own + 4 * kept, *mine = outer ? own + room - 2 * sums : nullptr;
-        const ExtendedAbreast<T> with{table, transposed, horizontal_max<T>(most) <= Whole<T>::most, {own, own + kept}, {own + 2 * kept, own + 3 * kept},
+        const ExtendedAbreast<T> with{table, transposed, exact, {own, own + kept}, {own + 2 * kept, own + 3 * kept},
                                       {more, more + cell}, {more + 2 * cell, more + 3 * cell}, more + 4 * cell};
         Group<T> group(chain, rows.data() + g * lanes, static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
         extended_forward(group, with, both, answer);
@@ -201,5 +190,5 @@ static void extended_abreast_tier(const Chain<T>& chain, const Answer<T>& answer
         }
     }
     for (int k = 0; k < threads && outer; ++k)
-        for (int64_t i = 0; i < cells; ++i) answer.pair[i] += horizontal_sum<T>(load(memory.data + (k + 1) * room - sums + i * lanes));
+        for (int64_t i = 0; i < cells; ++i) answer.pair[i] += sum_of<T>(load(memory.data + (k + 1) * room - sums + i * lanes));
 }

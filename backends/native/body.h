@@ -1,4 +1,5 @@
 // All kernels of one instruction set, in the order in which they build on one another.
+#define VECTOR_BYTES 32
 #include "vectors.h"
 #include "product.h"
 #include "table.h"
@@ -7,8 +8,25 @@
 #include "extended.h"
 #include "viterbi.h"
 #include "batch.h"
+#include "abreast_tables.h"
+
+namespace abreast {
 #include "abreast.h"
-#include "abreast_extended.h"
 #include "abreast_best.h"
+#include "abreast_extended.h"
+}  // namespace abreast
+
+#undef VECTOR_BYTES
+#if SPAN > 1
+namespace abreast_broad {  // the same with twice as many chains in a vector
+#define VECTOR_BYTES 64
+#include "vectors.h"
+#include "abreast.h"
+#include "abreast_best.h"
+#include "abreast_extended.h"
+#undef VECTOR_BYTES
+}  // namespace abreast_broad
+#endif
+
 #include "driver.h"
 #include "covariance.h"

@@ -1,5 +1,12 @@
 // The work of a batch: chains are sorted by length and handed to threads in units; what a tier cannot hold goes to the next.
 
+// A function of chains abreast, for groups of either width.
+#if SPAN > 1
+#define ABREAST(FUNCTION, BROAD) ((BROAD) ? abreast_broad::FUNCTION : abreast::FUNCTION)
+#else
+#define ABREAST(FUNCTION, BROAD) abreast::FUNCTION
+#endif
+
 // Whether one of the first cells of a chain has finite scores that spread further than down to `lowest` below the largest.
 template <class In> static bool hopeless(const Chain<In>& chain, int64_t b, double lowest) {
     constexpr int64_t cells = 8;  // as many as are looked at sooner than they are found to be so on the way
@@ -110,7 +117,8 @@ static void extended_tier(const Chain<In>& chain, const Answer<In>& answer, std:
                           int threads) {
     if (rows.empty()) return;
     if constexpr (std::is_same_v<In, X>)
-        if (passes != BACKWARD && sums_abreast(chain, answer, rows.size())) return extended_abreast_tier<X>(chain, answer, rows, tier, passes == BOTH, threads);
+        if (passes != BACKWARD && sums_abreast(chain, answer, rows.size()))
+            return ABREAST(extended_abreast_tier<X>, groups_are_broad(chain, rows.size(), threads))(chain, answer, rows, tier, passes == BOTH, threads);
     const int64_t labels = chain.labels, padded = padded_to<X>(labels), cells = labels * padded;
     const bool backward = passes != FORWARD, shared = chain.stationary(), outer = backward && answer.pair && answer.pair_step == 0;
     if (backward && answer.pair && answer.pair_step && !answer.pair_example) threads = 1;  // all chains add to the same tables
@@ -196,7 +204,7 @@ template <class In> static void run_tiers(const Chain<In>& chain, const Answer<I
         rows.resize(alive);
     }
     if (passes != BACKWARD && sums_abreast(chain, answer, rows.size()))
-        abreast_tier<In>(chain, answer, rows, passes, threads);
+        ABREAST(abreast_tier<In>, groups_are_broad(chain, rows.size(), threads))(chain, answer, rows, passes, threads);
     else
         scaled_tier<In, In>(chain, answer, rows, NARROW, passes, threads);
     if (std::all_of(answer.tier, answer.tier + chain.batch, [](uint8_t tier) { return tier == NARROW; })) return;
@@ -246,7 +254,8 @@ template <class In> static void best(const Chain<In>& chain, int64_t* labels_out
     std::vector<int64_t> rows(chain.batch);
     std::iota(rows.begin(), rows.end(), 0);
     sort_by_length(chain, rows);
-    if (goes_abreast(chain, rows.size(), 2)) return best_abreast(chain, rows, labels_out, score, threads);
+    if (goes_abreast(chain, rows.size(), 2))
+        return ABREAST(best_abreast<In>, groups_are_broad(chain, rows.size(), threads))(chain, rows, labels_out, score, threads);
     const int64_t each = chain.batch ? std::min<int64_t>(ROWS, unit_size(chain, chain.batch, threads, ROWS)) : 1;
     const int64_t units = (chain.batch + each - 1) / each;
     const int64_t room = cells + each * chain.size * padded;
@@ -263,3 +272,4 @@ template <class In> static void best(const Chain<In>& chain, int64_t* labels_out
         best_unit(unit);
     }
 }
+#undef ABREAST

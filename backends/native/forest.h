@@ -271,70 +271,78 @@ template <class In> class TreePass {
 
 // What rooting trees needs, for one example after another.
 struct Rooting {
-    std::vector<int64_t> degree, others, lines, start, queue;
+    struct Node {
+        int32_t degree, others, lines;  // neighbours, and the exclusive-or of these and of the edges to them: a leaf's are its only ones
+        int32_t height;
+    };
+    std::vector<Node> nodes;
+    std::vector<int64_t> queue, second, roots;
 };
 
-// The nodes of the queue by height, then by the end of the edge that they are, roots last: those alike stand together.
-inline void by_height(int64_t count, const int64_t* parent, const int64_t* height, const uint8_t* swapped, Rooting& room, int64_t* order) {
-    const int64_t* queue = room.queue.data();
-    int64_t highest = 0;
-    for (int64_t k = 0; k < count; ++k) highest = std::max(highest, height[queue[k]]);
-    const int64_t roots = 2 * highest + 2;
-    const auto key = [&](int64_t node) { return parent[node] < 0 ? roots : 2 * height[node] + swapped[node]; };
-    room.start.assign(static_cast<size_t>(roots) + 2, 0);
-    for (int64_t k = 0; k < count; ++k) ++room.start[key(queue[k]) + 1];
-    for (int64_t k = 0; k < roots; ++k) room.start[k + 1] += room.start[k];
-    for (int64_t k = 0; k < count; ++k) order[room.start[key(queue[k])]++] = queue[k];
-}
-
 // Leaves first: parents, edges and order of one example; false when its edges make a cycle.  Edges with an end that is no node do not count.
+// Nodes are ordered by height, then by the end of the edge that they are, roots last: those alike stand together.
 inline bool order_forest(int64_t nodes, int64_t edges, const int64_t* ends, const uint8_t* exists, int64_t* parent, int64_t* edge, int64_t* order,
                          int64_t* height, uint8_t* swapped, int64_t* count, Rooting& room) {
-    // For each node its degree and the exclusive-or of its neighbours and edges: a leaf's are its only ones.
-    room.degree.assign(nodes, 0);
-    room.others.assign(nodes, 0);
-    room.lines.assign(nodes, 0);
-    int64_t *degree = room.degree.data(), *others = room.others.data(), *lines = room.lines.data();
+    room.nodes.assign(nodes, {});
+    for (auto* one : {&room.queue, &room.second, &room.roots}) one->resize(static_cast<size_t>(nodes) + 1);
+    Rooting::Node* const all = room.nodes.data();
+    int64_t *const queue = room.queue.data(), *const second = room.second.data(), *const roots = room.roots.data();
     int64_t joined = 0, present = 0, found = 0;
     for (int64_t e = 0; e < edges; ++e) {
         const int64_t a = ends[2 * e], b = ends[2 * e + 1];
         if (a < 0 || b < 0 || a >= nodes || b >= nodes) continue;
         if (a == b) return false;
+        const int32_t line = static_cast<int32_t>(e);
         ++joined;
-        ++degree[a], ++degree[b];
-        others[a] ^= b, others[b] ^= a;
-        lines[a] ^= e, lines[b] ^= e;
+        ++all[a].degree, ++all[b].degree;
+        all[a].others ^= static_cast<int32_t>(b), all[b].others ^= static_cast<int32_t>(a);
+        all[a].lines ^= line, all[b].lines ^= line;
     }
-    for (int64_t n = 0; n < nodes; ++n) {
-        parent[n] = edge[n] = -1;
-        swapped[n] = 0;
-        height[n] = 0;
-        present += exists[n] != 0;
-    }
+    std::fill(parent, parent + nodes, -1);
+    std::fill(edge, edge + nodes, -1);
+    std::fill(swapped, swapped + nodes, static_cast<uint8_t>(0));
     // A node enters the queue when one neighbour is left, so that trees are as low as can be; by sums rather than branches, which nobody foresees.
-    room.queue.resize(static_cast<size_t>(nodes) + 1);
-    int64_t* queue = room.queue.data();
     for (int64_t n = 0; n < nodes; ++n) {
         queue[found] = n;
-        found += exists[n] && degree[n] == 1;
+        found += exists[n] && all[n].degree == 1;
+        present += exists[n] != 0;
     }
+    // Those that the queue has are of growing height, but for roots.  Second ends of one height wait for the first ends.
+    int64_t placed = 0, waiting = 0, rooted = 0;
+    int32_t level = 0;
+    const auto let_in = [&] {
+        placed = std::copy(second, second + waiting, order + placed) - order;
+        waiting = 0;
+    };
     for (int64_t k = 0; k < found; ++k) {
         const int64_t leaf = queue[k];
-        if (degree[leaf] == 0) continue;  // a root
-        const int64_t above = others[leaf], line = lines[leaf];
-        parent[leaf] = above, edge[leaf] = line, swapped[leaf] = ends[2 * line + 1] == leaf;
-        height[above] = std::max(height[above], height[leaf] + 1);
-        others[above] ^= leaf, lines[above] ^= line;
+        const Rooting::Node own = all[leaf];
+        if (own.degree == 0) {
+            roots[rooted++] = leaf;
+            continue;
+        }
+        if (own.height != level) let_in();
+        level = own.height;
+        const bool is_second = ends[2 * static_cast<int64_t>(own.lines) + 1] == leaf;
+        parent[leaf] = own.others, edge[leaf] = own.lines, swapped[leaf] = is_second;
+        order[placed] = second[waiting] = leaf;
+        placed += !is_second, waiting += is_second;
+        Rooting::Node& above = all[own.others];
+        above.height = std::max(above.height, own.height + 1);
+        above.others ^= static_cast<int32_t>(leaf), above.lines ^= own.lines;
         --joined;
-        queue[found] = above;
-        found += --degree[above] == 1;
+        queue[found] = own.others;
+        found += --above.degree == 1;
     }
     if (joined) return false;
-    for (int64_t n = 0; n < nodes; ++n)
-        if (exists[n] && degree[n] == 0 && height[n] == 0) queue[found++] = n;  // alone
-    *count = found;
-    if (found != present) return false;
-    by_height(found, parent, height, swapped, room, order);
+    let_in();
+    for (int64_t n = 0; n < nodes; ++n) {
+        height[n] = all[n].height;
+        if (exists[n] && all[n].degree == 0 && all[n].height == 0) roots[rooted++] = n;  // alone
+    }
+    *count = placed + rooted;
+    if (*count != present) return false;
+    std::copy(roots, roots + rooted, order + placed);
     return true;
 }
 

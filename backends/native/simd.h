@@ -23,5 +23,6 @@ inline bool vectors_are_wide() {
 #endif
 }
 
+#define VECTOR_BYTES 32
 #include "vectors.h"
 }  // namespace energyml

@@ -1,16 +1,16 @@
-// Vectors of 32 bytes and the exponential on them, written with the compiler's vector extensions so that one source serves every
-// instruction set.  Included once for each of them (see targets.h), hence no include guard.
+// Vectors of VECTOR_BYTES and the exponential on them, written with the compiler's vector extensions so that one source serves every
+// instruction set.  Included once for each of them (see targets.h), and for each width (see body.h), hence no include guard.
 //
 // 32 bytes also where 64 are at hand: a row of labels is padded to whole vectors, and half the padding beats wider registers.  Products take
-// two at once there (see product.h), and so does what is written for vectors X or B of any width.
+// two at once there (see product.h), and so does what is written for vectors X or B of any width.  Chains abreast (see abreast.h) fill 64.
 
 template <class T> struct Lanes;
 
 template <> struct Lanes<float> {
-    typedef float V __attribute__((vector_size(32), aligned(4), may_alias));
-    typedef int32_t I __attribute__((vector_size(32), aligned(4), may_alias));
+    typedef float V __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+    typedef int32_t I __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
     typedef int32_t Whole;
-    static constexpr int count = 8;
+    static constexpr int count = VECTOR_BYTES / sizeof(float);
     static constexpr int mantissa = 23;
     static constexpr int bias = 127;
     static constexpr float low = -87.0f;         // exp(low) is still a normal number
@@ -20,10 +20,10 @@ template <> struct Lanes<float> {
 };
 
 template <> struct Lanes<double> {
-    typedef double V __attribute__((vector_size(32), aligned(8), may_alias));
-    typedef int64_t I __attribute__((vector_size(32), aligned(8), may_alias));
+    typedef double V __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
+    typedef int64_t I __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
     typedef int64_t Whole;
-    static constexpr int count = 4;
+    static constexpr int count = VECTOR_BYTES / sizeof(double);
     static constexpr int mantissa = 52;
     static constexpr int bias = 1023;
     static constexpr double low = -708.0;
@@ -35,7 +35,7 @@ template <> struct Lanes<double> {
 template <class T> using V = typename Lanes<T>::V;
 template <class T> using I = typename Lanes<T>::I;
 
-typedef float Half __attribute__((vector_size(16), aligned(4), may_alias));  // as many floats as a vector holds doubles
+typedef float Half __attribute__((vector_size(VECTOR_BYTES / 2), aligned(4), may_alias));  // as many floats as a vector holds doubles
 
 template <class T> INLINE V<T> load(const T* p) { return *reinterpret_cast<const V<T>*>(p); }
 template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<V<T>*>(p) = v; }
@@ -70,6 +70,7 @@ template <class T, class In> INLINE void store_as(In* p, V<T> v) {
 template <class T> INLINE V<T> larger(V<T> a, V<T> b) { return a > b ? a : b; }
 template <class T> INLINE V<T> smaller(V<T> a, V<T> b) { return a < b ? a : b; }
 
+#if VECTOR_BYTES == 32
 // All lanes hold the largest one (or the sum) in the end: pairs, then pairs of pairs.
 INLINE V<float> rotated(V<float> v, int by) {
     typedef int32_t M __attribute__((vector_size(32)));
@@ -94,10 +95,14 @@ template <class T> INLINE T horizontal_sum(V<T> v) {
     v = v + rotated(v, 1);
     return v[0];
 }
+#endif
+
 template <class T> INLINE bool any(I<T> mask) {
-    typedef long long Words __attribute__((vector_size(32), may_alias));
+    typedef long long Words __attribute__((vector_size(VECTOR_BYTES), may_alias));
     const Words words = bits_as<Words>(mask);
-#ifdef TARGET_HAS_TEST
+#if VECTOR_BYTES == 64
+    return _mm512_test_epi64_mask(words, words) != 0;
+#elif defined(TARGET_HAS_TEST)
     return !__builtin_ia32_ptestz256(words, words);
 #else
     return (words[0] | words[1] | words[2] | words[3]) != 0;

@@ -57,7 +57,9 @@ def pairs(ours: Call, peer: Call, budget: float, most: int = 60) -> Ratio:
     """Alternate ours and a peer, each repeated to about a millisecond, until the budget of seconds is spent.
 
     Both have run before, so that warm-up and just-in-time compilation are excluded.  The order within a pair changes
-    from pair to pair.  A peer whose single call overruns the budget is not run again.
+    from pair to pair.  Each turn begins with a call that is not timed: memory that the other one has freed is given back
+    to the system in the next call that asks for some, whoever makes it.  A peer whose single call overruns the budget
+    is not run again.
     """
     slow = seconds(peer)
     if slow > budget:
@@ -67,12 +69,10 @@ def pairs(ours: Call, peer: Call, budget: float, most: int = 60) -> Ratio:
     mine, theirs = [], []
     start = time.perf_counter()
     while len(mine) < 5 or (len(mine) < most and time.perf_counter() - start < budget):
-        if len(mine) % 2:
-            theirs.append(seconds(peer, peer_times))
-            mine.append(seconds(ours, mine_times))
-        else:
-            mine.append(seconds(ours, mine_times))
-            theirs.append(seconds(peer, peer_times))
+        turns = [(ours, mine_times, mine), (peer, peer_times, theirs)]
+        for call, times, found in turns if len(mine) % 2 else reversed(turns):
+            call()
+            found.append(seconds(call, times))
     ratios = [b / a for a, b in zip(mine, theirs, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return Ratio(low, middle, high, statistics.median(mine), statistics.median(theirs), len(mine))
