@@ -3,6 +3,7 @@
 template <class T> using Part = V<T>;  // of a row of labels
 template <class T> constexpr int SIDE = Lanes<T>::count;
 
+// Up to how many labels groups may be broad.  More would gain too; trees, whose labels stand in rows, are to stay within reach of chains.
 constexpr int64_t BROAD_LABELS = 16;
 
 // Whether chains are worth being taken abreast: they share one table, fill most lanes, and have so few labels that rows of them are
