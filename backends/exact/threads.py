@@ -22,7 +22,7 @@ from energyml.transforms import recorded
 # Sums or products of a step below which one thread is faster than two: up to three times (by benchmarks/exact).
 SMALL_STEP = 2_000_000
 # Sums of a step from which all threads are faster than one, where sums and maxima are handed out alike.
-SPREAD_STEP = 200_000
+SPREAD_STEP = 80_000
 
 
 def for_small_steps(scores: Tensor) -> AbstractContextManager[Any]:
