@@ -4,8 +4,8 @@ Torch gives every operation that is not tiny to all of its threads.  Where a ste
 they wait for each other longer than they work; and as sums are handed out by rows and their maxima by columns, every
 core reads what another one has just written.  So steps that stay in the caches are left to one thread.
 
-Maxima of sums over the innermost axis are handed out as the sums are: by rows.  Steps of many such sums are worked on
-by all threads.
+Where chains are the outermost axis, sums and maxima are handed out alike: by chains.  Steps of many such sums are
+worked on by all threads.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ def pairs(ours: Call, peer: Call, budget: float, most: int = 60) -> Ratio:
     """Alternate ours and a peer, each repeated to about a millisecond, until the budget of seconds is spent.
 
     Both have run before, so that warm-up and just-in-time compilation are excluded.  The order within a pair changes
-    from pair to pair.  Each turn begins with a call that is not timed: memory that the other one has freed is given back
-    to the system in the next call that asks for some, whoever makes it.  A peer whose single call overruns the budget
-    is not run again.
+    from pair to pair.  Each turn begins with a call that is not timed: memory that the other one has freed is given
+    back to the system in the next call that asks for some, whoever makes it.  A peer whose single call overruns the
+    budget is not run again.
     """
     slow = seconds(peer)
     if slow > budget:
