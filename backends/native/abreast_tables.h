@@ -20,7 +20,7 @@ template <class T> static bool sums_abreast(const Chain<T>& chain, const Answer<
     return summed && !answer.alpha && goes_abreast(chain, count, 4);
 }
 
-// Whether groups of twice as many chains are faster: each takes a quarter longer than half of it would (measured by benchmarks/exact).
+// Whether groups of twice as many chains are faster: each takes a quarter to a third longer (measured by benchmarks/exact).
 template <class T> static bool groups_are_broad(const Chain<T>& chain, size_t count, int threads) {
     const int64_t chains = static_cast<int64_t>(count), turns = threads * SIDE<T>;
     return chain.labels <= BROAD_LABELS && 5 * (round_up(chains, 2 * turns) / (2 * turns)) < 4 * (round_up(chains, turns) / turns);
