@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from energyml.bind.answers import Answers
 from energyml.bind.batch import Batch, accumulated
 from energyml.bind.bound import Softened
+from energyml.bind.snapshot import Named, Snapshot
 from energyml.bind.steps import Steps, why_not_stepwise
 from energyml.bind.tensors import Environment
 from energyml.bind.terms import BoundTerm
@@ -28,6 +29,7 @@ from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Result
 from energyml.training_state import TrainingState
+from energyml.transforms import recorded
 
 if TYPE_CHECKING:
     from energyml.data.dataset import Dataset
@@ -140,6 +142,7 @@ class Problem:
         answers: checks labels that come from outside.
         start: by field: values [B, *axes] from which iterative methods may start.
         state: where training stands; its end outside of training.
+        snapshot: notices that weights or inputs have changed; `None` under transforms and in compiled code.
     """
 
     graph: Graph
@@ -149,6 +152,7 @@ class Problem:
     answers: Answers = field(default=None)  # type: ignore[assignment]
     start: Mapping[str, Tensor] = field(default_factory=dict)
     state: TrainingState = field(default=None)  # type: ignore[assignment]
+    snapshot: Snapshot | None = None
 
     def __post_init__(self) -> None:
         """Checks without a spec at hand still name the declarations."""
@@ -159,10 +163,36 @@ class Problem:
 
     def afresh(self) -> Problem:
         """The same batch for other parameters: what was computed from them is forgotten, what backends keep is not."""
+        if self.snapshot is not None:
+            self.snapshot.insist_on_given()
         env = self.env.afresh()
         if env.batch.kept is None:
             env.batch.kept = {}
-        return Problem(self.graph, self.terms, env, self.evidence, self.answers, self.start, self.state)
+        return Problem(self.graph, self.terms, env, self.evidence, self.answers, self.start, self.state).watched()
+
+    def watched(self) -> Problem:
+        """The problem itself, which now notices changes of its weights and of the tensors of its call."""
+        if not recorded():
+            self.snapshot = Snapshot(self.env.module, self._given())
+        return self
+
+    def insist_unchanged(self) -> None:
+        """Raise `PosteriorOutdated` where weights or inputs have changed since the problem was made."""
+        if self.snapshot is not None and not recorded():
+            self.snapshot.insist()
+
+    def _given(self) -> list[Named]:
+        """The tensors of the call, under names for messages."""
+        batch, evidence = self.env.batch, self.evidence
+        given = [(f"the input `{name}`", one) for name, one in batch.tensors.items()]
+        given += [(f"the mask of `{name}`", one) for name, one in batch.masks.items()]
+        for dims in (batch.along, batch.nested):
+            given += [(f"the lengths of `{name}`", one.count) for name, one in dims.items() if one.count is not None]
+        # Labels stand for the allowed labels that are made of them later.
+        allowed = {name: evidence.allowed[name] for name in evidence.allowed if name not in evidence.labels}
+        for values in (evidence.labels, allowed, evidence.observed):
+            given += [(f"the evidence about `{name}`", one) for name, one in values.items()]
+        return given + [(f"the start of `{name}`", one) for name, one in self.start.items()]
 
     def label_count(self, variable: str) -> int:
         """How many labels a variable's cells may take."""

@@ -17,7 +17,6 @@ from energyml.bind.batch import Batch
 from energyml.bind.binder import NetBuilder, bind_labels, initial_value, used_inputs
 from energyml.bind.gains import Gain
 from energyml.bind.maker import BatchMaker, LengthsLike, MaskLike
-from energyml.bind.repeated import LastCall, Recall
 from energyml.bind.tensors import Compiler, Environment
 from energyml.bind.terms import bind_term
 from energyml.cards.card import Selection
@@ -26,7 +25,7 @@ from energyml.choices import Choices
 from energyml.diagnostics import EnergyError, Source
 from energyml.plan.planner import Plan, Verdict
 from energyml.plan.structure import Structure, recognise
-from energyml.posterior import Posterior, Recalled
+from energyml.posterior import Posterior
 from energyml.training_state import TrainingState
 from energyml.transforms import recorded
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # What a model has from its spec: made again from the text, and shared between copies.
-_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_choices", "_last_call"})
+_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_choices"})
 
 
 class EnergyModel(nn.Module):
@@ -74,7 +73,6 @@ class EnergyModel(nn.Module):
         self._maker = BatchMaker(self.graph, source, used_inputs(self.graph))
         self._answers = Answers(self.graph, source)
         self._choices = Choices(self.compiled, self.graph, self.terms, self.structure)
-        self._last_call = LastCall()
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters, networks and gains as they are; the spec as its text, the label sets as lists."""
@@ -99,8 +97,7 @@ class EnergyModel(nn.Module):
         memo[id(self)] = made
         shared = {key: value for key, value in self.__dict__.items() if key in _FROM_SPEC}
         own = {key: value for key, value in self.__dict__.items() if key not in _FROM_SPEC}
-        afresh = {"_choices": self._choices.afresh(), "_last_call": LastCall()}
-        made.__dict__.update({**shared, **copy.deepcopy(own, memo), **afresh})
+        made.__dict__.update({**shared, **copy.deepcopy(own, memo), "_choices": self._choices.afresh()})
         return made
 
     def _build(self) -> dict[str, bool]:
@@ -217,11 +214,6 @@ class EnergyModel(nn.Module):
 
         Cost: checks and sizes only; a query on the result does the work.
         """
-        if not inputs and lengths is None and mask is None and start is None:
-            own = self.__dict__  # for a module, asking for attributes one by one takes as long as comparing them
-            recall = own["_last_call"].recall(using, evidence, own["_buffers"], own["_parameters"])
-            if recall is not None:
-                return Recalled(recall, self)
         _by_name(evidence, "evidence")
         _by_name(start, "start")
         return self._posterior(using, inputs, lengths, mask, evidence, evidence, start)
@@ -252,22 +244,9 @@ class EnergyModel(nn.Module):
         state: TrainingState | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
-        followed = recorded()
-        backend, verdict = self._choices.backend(using, followed)
-        if inputs or lengths is not None or mask is not None or answer is not evidence:
-            problem = self.problem_of(*self._made(evidence, answer, inputs, lengths, mask))
-        elif followed:
-            problem = self.problem_of(*self._made(evidence, evidence))
-        else:
-            said = self._last_call.made(evidence or {}, self._buffers, self._reference(), self._made)
-            kept = backend.kept(*said)
-            if kept is not None and not start and state is None:
-                recall = Recall(kept, said, verdict, backend)
-                self._last_call.remember(using, recall)
-                return Recalled(recall, self)
-            problem = self.problem_of(*said)
-        if start:
-            problem.start = self._answers.labels(start, problem.env.batch)
+        backend, verdict = self._choices.backend(using, recorded())
+        batch, known = self._made(evidence, answer, inputs, lengths, mask)
+        problem = self.problem_of(batch, known, self._answers.labels(start, batch) if start else {})
         if state is not None:
             problem.state = state
         return Posterior(backend.open(problem), verdict, problem, backend)
@@ -276,9 +255,9 @@ class EnergyModel(nn.Module):
         self,
         evidence: Mapping[str, Tensor] | None,
         answer: Mapping[str, Tensor] | None,
-        inputs: Mapping[str, Tensor] = MappingProxyType({}),
-        lengths: LengthsLike | None = None,
-        mask: MaskLike | None = None,
+        inputs: Mapping[str, Tensor],
+        lengths: LengthsLike | None,
+        mask: MaskLike | None,
     ) -> tuple[Batch, Evidence]:
         """The batch of a call, whose sizes an answer may tell, and its evidence."""
         batch = self._maker.make(inputs, lengths, mask, self._reference(), answer, self._buffers)
@@ -423,9 +402,12 @@ class EnergyModel(nn.Module):
         networks = (one for name, one in self._modules.items() if one is not None and name != "infer")
         return next((parameter for one in networks for parameter in one.parameters()), None)
 
-    def problem_of(self, batch: Batch, evidence: Evidence) -> Problem:
+    def problem_of(
+        self, batch: Batch, evidence: Evidence, start: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> Problem:
         """The problem of a batch that was checked, and of what is known about its answer."""
-        return Problem(self.graph, self.terms, Environment(self, batch, gains=self.gains), evidence, self._answers)
+        env = Environment(self, batch, gains=dict(self.gains))
+        return Problem(self.graph, self.terms, env, evidence, self._answers, start).watched()
 
     def _split(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         answer = {name: one for name, one in tensors.items() if name in self.graph.variables}

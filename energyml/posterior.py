@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,15 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
-from energyml.bind.repeated import Recall
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.plan.planner import Verdict
 from energyml.queries import QUERIES, Quality, Query
-from energyml.result import Assignment, Result
-from energyml.transforms import seen
+from energyml.result import Assignment, Result, not_a_number
+from energyml.transforms import recorded, seen
 
 if TYPE_CHECKING:
     from energyml.certificates import Certificate
-    from energyml.energy_model import EnergyModel
     from energyml.sampling.trace import Trace
 
 _grad_enabled = torch.is_grad_enabled  # by its name: short calls ask often
@@ -35,30 +34,19 @@ COMPARING = frozenset({"cross_entropy", "kl"})
 class Posterior:
     """p(y | x) of one batch, as a backend sees it.
 
-    Tensors are computed when they are first asked for.  Latents are summed out: answers and their scores are those of
-    the outputs.  `ask` returns the whole `Result` with its quality and
-    statistics.
+    Tensors are computed when they are first asked for, and kept.  Latents are summed out: answers and their scores are
+    those of the outputs.  `ask` returns the whole `Result` with its quality and statistics.
+
+    A posterior is about the weights and inputs at the time of `infer`.  After they have changed it still gives the
+    tensors that it has kept; whatever it would have to compute raises `PosteriorOutdated`.
+
+    Attributes:
+        problem: the batch: terms, tensors, evidence.
     """
 
-    def __init__(
-        self, session: Session | None, verdict: Verdict, problem: Problem | None, backend: Backend | None = None
-    ) -> None:
-        self._opened, self._verdict, self._problem, self._backend = session, verdict, problem, backend
+    def __init__(self, session: Session, verdict: Verdict, problem: Problem, backend: Backend | None = None) -> None:
+        self._session, self._verdict, self.problem, self._backend = session, verdict, problem, backend
         self._values: dict[tuple[str, bool], Any] = {}
-
-    @property
-    def problem(self) -> Problem:
-        """The batch: terms, tensors, and what is known about the answer."""
-        assert self._problem is not None
-        return self._problem
-
-    @property
-    def _session(self) -> Session:
-        assert self._opened is not None
-        return self._opened
-
-    def _at_once(self, kind: str) -> Any:
-        return self._session.at_once(kind)
 
     def again(self) -> Posterior:
         """The posterior of the same call under the parameters that the model has now.
@@ -73,6 +61,7 @@ class Posterior:
 
     def ask(self, query: Query | str, **arguments: Any) -> Result:
         """Answer a query with its quality, status and statistics."""
+        self.problem.insist_unchanged()
         asked = query if isinstance(query, Query) else Query(query, **arguments)
         quality = self._verdict.answers.get(asked.kind)
         if quality is None:
@@ -84,7 +73,16 @@ class Posterior:
         result = self._session.ask(checked)
         # What the card promises, unless the session says that this answer is less: a proof may run out of time.
         weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
-        return Result(result.value, result.quality if weaker else quality, result.status, result.statistics)
+        status = result.status if recorded() else result.status.also(partial(self._checked_numbers, result.value))
+        return Result(result.value, result.quality if weaker else quality, status, result.statistics)
+
+    def _checked_numbers(self, value: Any) -> tuple[bool, str] | None:
+        """A failing status where scores or an answer are NaN; on the CPU scores were checked before inference."""
+        for check in self.problem.env.unseen:
+            problem = check()
+            if problem is not None:
+                return True, problem
+        return not_a_number(value)
 
     def _checked(self, query: Query) -> Query:
         """A query whose tensors fit the declarations and live where the batch does."""
@@ -167,7 +165,8 @@ class Posterior:
                     return self._values[kind, known]
         if kind not in self._verdict.answers:
             self.ask(kind)  # refuses, and says what can be asked
-        value = None if tracked else self._at_once(kind)
+        self.problem.insist_unchanged()
+        value = None if tracked else self._session.at_once(kind)
         if value is None:
             value = self._insisted(self._session.ask(_PLAIN[kind]))
         self._values[kind, tracked] = value
@@ -336,6 +335,7 @@ class Posterior:
         """
         from energyml.certificates import certify
 
+        self.problem.insist_unchanged()
         return certify(self, answer, using=using, log_partition=log_partition)
 
     def trace(self) -> Trace:
@@ -344,6 +344,7 @@ class Posterior:
 
         if not isinstance(self._session, Sampled):
             raise QueryRefused(f"`{self.backend}` keeps no draws; `gibbs`, `metropolis` and other samplers do")
+        self.problem.insist_unchanged()
         return self._session.trace()
 
     def to_arviz(self) -> Any:
@@ -369,46 +370,3 @@ class Posterior:
             for query, quality in self._verdict.answers.items()
         )
         return f"<p><b>{escape(repr(self))}</b></p><table><tr><th>query</th><th>quality</th></tr>{rows}</table>"
-
-
-class Recalled(Posterior):
-    """The posterior of a call that says what the last one said: nothing is opened as long as what is kept answers.
-
-    Args:
-        recall: what serves such calls.
-        model: the bound model.
-    """
-
-    _opened, _problem = None, None
-
-    def __init__(self, recall: Recall, model: EnergyModel) -> None:  # short calls are many: what is None is the class's
-        self._recall, self._model = recall, model
-        self._verdict, self._backend, self._values = recall.verdict, recall.backend, {}
-
-    @property
-    def problem(self) -> Problem:
-        """The batch: terms, tensors, and what is known about the answer."""
-        if self._problem is None:
-            self._problem = self._model.problem_of(*self._recall.said)
-        return self._problem
-
-    @property
-    def _session(self) -> Session:
-        if self._opened is None:
-            assert self._backend is not None
-            self._opened = self._backend.open(self.problem)
-        return self._opened
-
-    def _at_once(self, kind: str) -> Any:
-        model = self._model
-        value = self._recall.kept.at_once(kind, model, model.gains)
-        return self._session.at_once(kind) if value is None else value
-
-    def _value(self, kind: str) -> Any:
-        if not self._values and not _grad_enabled() and kind in self._verdict.answers:  # as most often
-            model = self._model
-            value = self._recall.kept.at_once(kind, model, model.gains)
-            if value is not None:
-                self._values[kind, False] = value
-                return value
-        return super()._value(kind)

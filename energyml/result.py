@@ -29,18 +29,27 @@ class Status:
 
     def __init__(self, check: Callable[[], tuple[bool, str] | None] | None = None) -> None:
         self._check = check
+        self._further: Callable[[], tuple[bool, str] | None] | None = None
         self._seen: tuple[bool, str] | None = None
         self._looked = False
 
+    def also(self, check: Callable[[], tuple[bool, str] | None]) -> Status:
+        """This status, and a further check that counts where this one does not find the answer useless."""
+        made = Status(self._check)
+        made._further = check
+        return made
+
     @property
     def is_open(self) -> bool:
-        """Whether something could be wrong at all."""
+        """Whether the backend has something to check; further checks are made where the status is read."""
         return self._check is not None
 
     @property
     def _found(self) -> tuple[bool, str] | None:
-        if self._check is not None and not self._looked:
-            self._seen, self._looked = self._check(), True
+        if not self._looked:
+            self._seen, self._looked = None if self._check is None else self._check(), True
+            if self._further is not None and not (self._seen and self._seen[0]):
+                self._seen = self._further() or self._seen
         return self._seen
 
     @property
@@ -65,6 +74,29 @@ class Status:
         if self._found[0]:
             raise Failed(self._found[1])
         warnings.warn(self._found[1], stacklevel=4)
+
+
+def not_a_number(value: Any) -> tuple[bool, str] | None:
+    """A failing status where an answer holds NaN; reading it waits for the device."""
+    if not any(bool(one.isnan().any()) for one in _tensors(value) if one.is_floating_point()):
+        return None
+    return True, (
+        "the answer is not a number (NaN): likely (a) NaN or inf in the weights or the inputs, (b) scores that leave "
+        "their floating-point type; look at both, or use float64"
+    )
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Assignment):
+        yield from (value.score, *value.fields.values())
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _tensors(one)
 
 
 class Measured(Mapping[str, Any]):

@@ -107,7 +107,11 @@ class GraphSession(Session):
     def at_once(self, kind: str) -> Any:
         """As `Ground.at_once`; what native code needs to know is found when it is asked for the first time."""
         ground, env = self.ground, self.problem.env
-        if kind in AT_ONCE and kind not in ground.asked and ground.asks and not recorded() and not env.gains:
+        if kind not in AT_ONCE:
+            return None
+        for term in self.terms:  # native code reads the parameters of later calls without making tables of them
+            term.finite.check_parameters(env)
+        if kind not in ground.asked and ground.asks and not recorded() and not env.gains:
             made = ground.question(kind, lambda: [self.table_of(term) for term in self.terms], env.module._parameters)
             ground.asked[kind] = made or False
         return ground.at_once(kind, env.module, env.gains)

@@ -122,6 +122,7 @@ def step_scores(term: StepwiseTerm, problem: Problem, labels: Tensor, copies: in
     made = []
     for t in range(labels.shape[1]):
         scores, state = net.step(state, net.embed(previous), t)
+        term.finite.check_now(env, scores, lambda t=t: None if exists is None else exists[:, t])
         made.append(scores)
         previous = compact[:, t]
     if not made:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from energyml.backends.native import graphs as kernels
 from energyml.backends.native.planning import METHODS, Steps
-from energyml.bind.repeated import compare_by
 from energyml.plan.elimination import WORTH_SEARCHING, Program, trials
 
 _EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
@@ -24,9 +23,6 @@ if kernels is not None:
     )  # fmt: skip
 # Whether questions can be asked: this torch lets native code look into its tensors.
 ASKS = kernels is not None and _EXCHANGE is not None
-if ASKS:
-    assert kernels is not None
-    compare_by(kernels.keep_call, kernels.says_again)
 
 AskedVariable: TypeAlias = tuple[tuple[int, ...], int, Tensor | None]
 AskedTerm: TypeAlias = tuple[Tensor, Tensor | None, tuple[int, ...], tuple[int, ...]]

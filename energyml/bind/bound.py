@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from energyml.bind.batch import Batch
+from energyml.bind.finite import Finite
 from energyml.bind.gains import Normalised
 from energyml.bind.tensors import Environment
 from energyml.diagnostics import EnergyError
@@ -24,10 +25,17 @@ Softened: TypeAlias = Callable[[Mapping[str, Tensor]], Tensor]
 
 @dataclass
 class BoundTerm(ABC):
-    """A term, and the score of full answers."""
+    """A term, and the score of full answers.
+
+    Attributes:
+        term: the term of the graph.
+        graph: the model.
+        finite: refuses scores that are NaN or +inf; set where terms are bound.
+    """
 
     term: Term
     graph: Graph
+    finite: Finite = field(init=False, repr=False, compare=False)
 
     @property
     def views(self) -> frozenset[View]:

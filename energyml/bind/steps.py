@@ -190,6 +190,7 @@ class Steps:
                 f"the step network `{term.body.net}` gave scores of shape {list(scores.shape)}, and "
                 f"`{term.body.variable}` has {self.count} labels: [{embedded.shape[0]}, {self.count}] is needed"
             )
+        term.finite.check_now(self.env, scores, lambda: self._per_row(self.lengths > t, rows))
         if term.body.normalize == "local":
             raw, scores = scores, F.log_softmax(scores, -1)
             log_z = raw.amax(-1) - scores.amax(-1)

@@ -52,7 +52,9 @@ class TableTerm(BoundTerm):
 
         Entries of elements that do not exist (see `valid`) mean nothing.
         """
-        return self.scaled(env, self.value(env))
+        found = self.scaled(env, self.value(env))
+        self.finite.check(env, found, lambda: self.valid(env.batch))
+        return found
 
     def weight(self, env: Environment) -> tuple[Tensor, Tensor]:
         """[B], [B]: the sum of the magnitudes of the finite entries of its tables, and how many there are."""

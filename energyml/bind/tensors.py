@@ -38,9 +38,11 @@ class Environment:
         gains: factors by term, where balance has set them.
         base: the environment of the plain batch, where `batch` repeats each of its examples.
         copies: how often.
+        examined: the terms whose scores were checked for NaN.
+        unseen: such checks that would wait for a device: each gives a problem in words, or `None`.
     """
 
-    __slots__ = ("_cache", "base", "batch", "copies", "gains", "module", "relaxed")
+    __slots__ = ("_cache", "base", "batch", "copies", "examined", "gains", "module", "relaxed", "unseen")
 
     def __init__(
         self,
@@ -55,24 +57,33 @@ class Environment:
         self.gains: Mapping[str, Gain] = gains or {}
         self.relaxed: Mapping[tuple[str, bool], Tensor] = relaxed or {}
         self._cache: dict[tuple[int, bool], Tensor] = {}
+        self.examined: set[str] = set()
+        self.unseen: list[Callable[[], str | None]] = base.unseen if base is not None else []
 
     def afresh(self) -> Environment:
         """The same batch with nothing remembered, under the gains of today: for parameters that have changed."""
-        gains: Mapping[str, Gain] = getattr(self.module, "gains", self.gains)
+        gains: Mapping[str, Gain] = dict(getattr(self.module, "gains", self.gains))
         return Environment(self.module, self.batch, self.relaxed, gains, self.base, self.copies)
 
     def with_gains(self, gains: Mapping[str, Gain]) -> Environment:
         """The same batch under other gains; what networks gave is shared."""
         made = Environment(self.module, self.batch, self.relaxed, gains, self.base, self.copies)
-        made._cache = self._cache
+        made._cache, made.unseen = self._cache, self.unseen
         return made
 
     def remembered(self, key: int, evaluator: Evaluator) -> Tensor:
-        """The value of an evaluator, computed once; what was computed without gradients serves only without them."""
+        """The value of an evaluator, computed once; what was computed without gradients serves only without them.
+
+        In training mode gradients are always recorded: a network with dropout draws anew each time that it runs, and
+        all answers of a posterior have to be about one draw.
+        """
         tracked = torch.is_grad_enabled()
         found = self._cache.get((key, True))
         if found is None and not tracked:
             found = self._cache.get((key, False))
+        if found is None and not tracked and self.module.training and not torch.is_inference_mode_enabled():
+            with torch.enable_grad():
+                return self.remembered(key, evaluator)
         if found is None:
             found = self._cache[key, tracked] = evaluator(self)
         return found
@@ -248,7 +259,7 @@ class Compiler:
             result: Tensor = self.run(value.net, env.module, flat, masks).unflatten(0, lead)
             return result
 
-        return call
+        return self._remembered(object(), call)  # not shared between terms, whose elements may differ
 
     def _masks_beside(self, value: Apply, over: IndexSet) -> Callable[[Batch, torch.Size], dict[str, Tensor]]:
         """The masks of the dims that are left in the arguments, for every element of an index set."""

@@ -10,6 +10,7 @@ from typing import cast
 
 from energyml.bind.bound import BoundTerm, Labels
 from energyml.bind.fields import LinearTerm, QuadraticTerm
+from energyml.bind.finite import Finite
 from energyml.bind.tables import (
     TableTerm,
     factor_table,
@@ -36,7 +37,9 @@ from energyml.ir.graph import (
 
 def bind_term(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
     """The bound term of a term; the one place that knows which tensors stand behind which kind of body."""
-    return _BINDERS[term.kind](term, graph, compiler)
+    made = _BINDERS[term.kind](term, graph, compiler)
+    made.finite = Finite(term, graph, compiler.source)
+    return made
 
 
 def _table(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:

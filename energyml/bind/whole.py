@@ -56,7 +56,7 @@ class StepwiseTerm(BoundTerm):
         total = walk.zeros() if dtype is None else walk.zeros().to(dtype)
         alive = torch.ones(walk.rows, dtype=torch.bool, device=labels.device)
         for t in range(labels.shape[1]):
-            scores, state = self._step(walk, state, embedded, t)
+            scores, state = self._step(env, walk, state, embedded, t)
             here = labels[:, t].clamp(min=0)
             picked = scores.gather(1, here.unsqueeze(1)).squeeze(1)
             total = total + torch.where(alive & counted[:, t], picked, 0)
@@ -78,7 +78,7 @@ class StepwiseTerm(BoundTerm):
             state, embedded = first
             total, alive = walk.zeros(), torch.ones_like(walk.zeros())
             for t in range(given.shape[1]):
-                scores, state = self._step(walk, state, embedded, t)
+                scores, state = self._step(env, walk, state, embedded, t)
                 here = given[:, t] if walk.exists is None else torch.where(walk.exists[:, t, None], given[:, t], 0)
                 total = total + alive * (here * scores).sum(-1)
                 if self._end is not None:
@@ -93,8 +93,9 @@ class StepwiseTerm(BoundTerm):
         walk = self._walk(env, 1)
         return walk.net.start(walk.given, walk.masks, walk.rows)
 
-    def _step(self, walk: _Walk, state: Any, embedded: Tensor, t: int) -> tuple[Tensor, Any]:
+    def _step(self, env: Environment, walk: _Walk, state: Any, embedded: Tensor, t: int) -> tuple[Tensor, Any]:
         scores, state = walk.net.step(state, embedded, t)
+        self.finite.check_now(env, scores, lambda: None if walk.exists is None else walk.exists[:, t])
         return F.log_softmax(scores, -1) if self.body.normalize == "local" else scores, state
 
     def _walk(self, env: Environment, copies: int) -> _Walk:
@@ -180,6 +181,7 @@ class MaskedTerm(BoundTerm):
         """
         net: Any = env.module._modules[self.body.net]
         scores: Tensor = net.masked_scores(labels.clamp(min=0), *self._read(env, copies))
+        self.finite.check_now(env, scores, lambda: labels >= 0)
         return scores
 
     def hidden_scores(self, env: Environment, labels: Tensor, hidden: Tensor, copies: int = 1) -> Tensor:
@@ -199,6 +201,7 @@ class MaskedTerm(BoundTerm):
             )
         count = self.label_count(self.body.variable)
         scores: Tensor = net.hidden_scores(labels.clamp(min=0).masked_fill(hidden, count), *self._read(env, copies))
+        self.finite.check_now(env, scores, lambda: hidden & (labels >= 0))
         return scores
 
     def _read(self, env: Environment, copies: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
@@ -247,9 +250,9 @@ class BlackBoxTerm(BoundTerm):
         self, env: Environment, relaxed: Mapping[tuple[str, bool], Tensor], batch: Batch, copies: int
     ) -> Tensor:
         """[B * copies]: the network at labels or vectors; what does not read them is computed once for all copies."""
-        return self.scaled(
-            env, full(self.value(Environment(env.module, batch, relaxed, None, env, copies)), batch.size)
-        )
+        value = full(self.value(Environment(env.module, batch, relaxed, None, env, copies)), batch.size)
+        self.finite.check_now(env, value)
+        return self.scaled(env, value)
 
     def _seen(self, batch: Batch, copies: int) -> Batch:
         """The batch of all copies, its masks those of the cells; inputs are read from the plain batch."""

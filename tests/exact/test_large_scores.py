@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import energyml as em
-from tests.exact.test_repeated import CYCLE, SPEC, STAR
+from tests.exact.test_again import CYCLE, SPEC, STAR
 
 
 @pytest.mark.parametrize("edges", [CYCLE, STAR])
