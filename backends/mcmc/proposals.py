@@ -122,12 +122,13 @@ def step_scores(term: StepwiseTerm, problem: Problem, labels: Tensor, copies: in
     made = []
     for t in range(labels.shape[1]):
         scores, state = net.step(state, net.embed(previous), t)
-        term.finite.check_now(env, scores, lambda t=t: None if exists is None else exists[:, t])
         made.append(scores)
         previous = compact[:, t]
     if not made:
         return torch.zeros(*labels.shape, term.count, device=batch.device, dtype=batch.dtype)
-    return many.spread(torch.stack(made, 1), 0.0)
+    found = torch.stack(made, 1)
+    term.finite.check_now(env, found, lambda: exists)
+    return many.spread(found, 0.0)
 
 
 def narrowed(scores: Tensor, temperature: float, nucleus: float, mixture: float) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -43,7 +44,7 @@ class Snapshot:
         """Raise `PosteriorOutdated` where something has changed."""
         weights, modes = _state(self._module)
         same = len(weights) == len(self._weights)
-        same = same and all([one is own for one, own in zip(weights, self._weights, strict=True)])
+        same = same and all(map(operator.is_, weights, self._weights))
         if not same or not all(map(_fits, weights, self._marks)):
             raise PosteriorOutdated("the weights have changed; infer again")
         self.insist_on_given()
@@ -85,7 +86,7 @@ def _state(module: nn.Module) -> tuple[list[Tensor], list[bool]]:
     return tensors, modes
 
 
-def _present(tensors: dict[str, Tensor | None]) -> Iterator[Tensor]:
+def _present(tensors: Mapping[str, Tensor | None]) -> Iterator[Tensor]:
     return (one for one in tensors.values() if one is not None)
 
 

@@ -129,8 +129,8 @@ KINDS = (
         "E0515",
         "score is not a number",
         "the scores of `{term}` hold {value} in {where}, at {place}; they come from {origin}",
-        help="look for NaN or inf in these weights and in what the network reads; a learning rate that is too high is the "
-        "usual cause",
+        help="look for NaN or inf in these weights and in the inputs of the network; too high a learning rate is "
+        "the usual cause",
         why="A score that is NaN or +inf makes every answer wrong. The scores of a term are checked before inference: "
         "those that a network computes for each batch, parameters when they have changed. -inf is allowed: it forbids. "
         "On an accelerator the host does not wait for this check; there the status of an answer says it.",

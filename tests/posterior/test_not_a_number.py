@@ -88,7 +88,7 @@ def test_graphs_refuse_a_parameter(using: str) -> None:
     model = em.compile(GRID, seed=0)
     with torch.no_grad():
         model.down[1, 1] = float("nan")
-    with pytest.raises(em.EnergyError, match="the scores of `below` hold NaN in (every|the) example.*parameter `down`"):
+    with pytest.raises(em.EnergyError, match=r"the scores of `below` hold NaN in .* example.*parameter `down`"):
         posterior = model.infer(u=torch.randn(2, 2, 2, 2), using=using)
         posterior.ask("map" if "map" in posterior.answers else "sample")
 
@@ -107,7 +107,8 @@ def test_the_message_names_term_example_place_and_network() -> None:
 @pytest.mark.parametrize(
     ("text", "net", "given", "backends"),
     [
-        (SEQUENCE, "decoder", {"x": torch.ones(2, 3, 4)}, ["beam", "greedy", "enumerate", "gibbs", "relaxed", "ancestral"]),
+        (SEQUENCE, "decoder", {"x": torch.ones(2, 3, 4)},
+         ["beam", "greedy", "enumerate", "gibbs", "relaxed", "ancestral"]),
         (MASKED, "near", {"lengths": torch.tensor([3, 2])}, ["enumerate", "gibbs", "metropolis", "mask_predict"]),
         (WHOLE, "whole", {"u": torch.ones(2, 3, 3)}, ["enumerate", "gibbs", "relaxed"]),
     ],

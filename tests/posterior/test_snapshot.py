@@ -105,7 +105,7 @@ def test_kept_tensors_stay_and_others_are_refused(change: Change) -> None:
     before, kept = posterior.log_partition, posterior.log_partition.detach().clone()
     change(model, u)
     assert posterior.log_partition is before and torch.equal(before.detach(), kept)
-    with pytest.raises(PosteriorOutdated, match="the weights have changed; infer again|the input `u` has changed"):
+    with pytest.raises(PosteriorOutdated, match=r"the weights have changed; infer again|the input `u` has changed"):
         posterior.marginals  # noqa: B018
     with pytest.raises(PosteriorOutdated):
         posterior.map()
