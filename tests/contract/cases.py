@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ class Case:
         batch: B.
         magnitude: how large scores are, for tolerances.
         dtype: of scores.
+        weights: parameters that replace the model's own.
     """
 
     text: str
@@ -43,11 +45,18 @@ class Case:
     batch: int = 1
     magnitude: float = 1.0
     dtype: torch.dtype = torch.float64
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def model(self) -> EnergyModel:
         """The bound model; parameters are scaled with the magnitude."""
-        return _bound(self.text, self.dtype, self.magnitude)
+        made = _bound(self.text, self.dtype, self.magnitude)
+        if self.weights:
+            made = copy.deepcopy(made)
+            with torch.no_grad():
+                for name, one in self.weights.items():
+                    made.get_parameter(name).copy_(one)
+        return made
 
     def arguments(self, **more: Any) -> dict[str, Any]:
         """Keyword arguments of `infer`, `score` and `loss`."""

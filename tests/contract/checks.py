@@ -86,6 +86,10 @@ class Question:
             else:
                 assert (have >= want - error).all(), f"{have} is no upper bound of {want}"
 
+    def score_of(self, found: Tensor, wanted: float, size: float) -> None:
+        """Compare the score of one answer; its terms' magnitudes add up to `size`."""
+        self.scores(found, wanted)
+
     def probabilities(self, found: Tensor, wanted: Any) -> None:
         """Compare probabilities, entropies and the like."""
         have, want = values(found), np.asarray(wanted, dtype=np.float64)
@@ -247,7 +251,7 @@ def _holds_what_it_says(q: Question, labels: Any, score: Tensor) -> None:
             assert len(rows) == 1, f"{answer} is no answer"
             # Whoever found an answer, by whatever approximation: the score that comes with it is its own.
             before, q.quality = q.quality, q.quality if q.sums_out else Quality.EXACT
-            q.scores(torch.tensor(stated[b, k], dtype=torch.float64), scores[rows[0]])
+            q.score_of(torch.tensor(stated[b, k], dtype=torch.float64), scores[rows[0]], example.size[first[rows[0]]])
             q.quality = before
 
 
@@ -375,10 +379,7 @@ def _compared(q: Question, kind: str) -> None:
     for one, two in zip(q.examples, second, strict=True):
         p = one.probabilities
         with np.errstate(divide="ignore", invalid="ignore"):
-            log_p, log_q = (
-                np.log(p),
-                np.log(two.probabilities) if two.log_partition == NINF else two.score - two.log_partition,
-            )
+            log_p, log_q = one.log_probabilities, two.log_probabilities
             minus = log_q if kind == "cross_entropy" else log_q - log_p
             wanted.append(float(np.where(p > 0, p * minus, 0).sum()) if p.sum() > 0 else 0.0)
     q.scores(-q.ask(kind, other=other), wanted)

@@ -1,7 +1,8 @@
-"""A slow, independent reference in float64.
+"""A slow, independent reference.
 
 It grounds a model, fills the table of every ground factor entry by entry from the term's expression, enumerates all
-assignments and adds up.  Networks run on one example at a time, on tensors cut down to what exists, so that they meet
+assignments and adds up.  The scores of an assignment, and what two assignments differ by, are sums that are rounded
+once, so that small scores beside huge ones count.  Networks run on one example at a time, on tensors cut down to what exists, so that they meet
 no padding.
 """
 
@@ -10,8 +11,9 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -77,6 +79,8 @@ class Example:
     Attributes:
         labels: by variable: int [N, *dims] at the caller's positions, -1 where there is no cell.
         score: [N].
+        level: [N]: the scores less the best one, rounded after the subtraction.
+        size: [N]: the magnitudes of each answer's scores, added up.
         parts: one (ground graph, slice of the answers) for each choice of free lengths.
     """
 
@@ -99,21 +103,24 @@ class Example:
 
     def _enumerate(self) -> None:
         free = [name for name, dim in self.graph.dims.items() if dim.kind == "free"]
-        scores, labels = [], {v.name: [] for v in self.variables}
+        sums, labels = [], {v.name: [] for v in self.variables}
         start = 0
         for lengths in itertools.product(*(range(1, (self.graph.dims[d].size or 0) + 1) for d in free)):
             chosen = dict(zip(free, lengths, strict=True))
             made = ground(self.graph, self.case.instance(self.b, chosen))
             rows = self._rows(made, chosen)
             here = self._spread(made, rows)
-            scores.append(self._scores(made, rows, here, chosen))
+            sums.append(self._scores(made, rows, here, chosen))
             for name, one in here.items():
                 labels[name].append(one)
             self.parts.append((made, slice(start, start + len(rows))))
             start += len(rows)
         self.labels = {name: np.concatenate(ones) for name, ones in labels.items()}
-        self.score = np.concatenate(scores)
-        self.score = np.where(self._allowed(self.case.evidence), self.score, NINF)
+        summed = Sums(sums)
+        self.size, self.score = summed.size, summed.score
+        allowed = self._allowed(self.case.evidence)
+        self.score = np.where(allowed, self.score, NINF)
+        self.level = np.where(allowed, summed.less(int(self.score.argmax())), NINF)
 
     def _rows(self, made: GroundGraph, lengths: Mapping[str, int]) -> np.ndarray[Any, Any]:
         ends = self._ends()
@@ -181,14 +188,15 @@ class Example:
         here: Mapping[str, np.ndarray[Any, Any]],
         lengths: Mapping[str, int],
     ) -> Array:
-        total = np.zeros(len(rows))
+        """[N, factors]: the scores of each answer, to be added up."""
+        found = [np.zeros(len(rows))]
         for factor in made.factors:
             table = self.table(self.graph.term(factor.term), factor)
-            total = total + table[tuple(rows[:, cell] for cell in factor.cells)]
+            found.append(table[tuple(rows[:, cell] for cell in factor.cells)])
         for term in self.graph.terms:
             if not isinstance(term.body, Table | Forbidden | SchemeRule):
-                total = total + Whole(self, lengths).score(term, here)
-        return total
+                found.append(Whole(self, lengths).score(term, here))
+        return np.stack(found, 1)
 
     def table(self, term: Term, factor: GroundFactor) -> Array:
         """The table of one ground factor, its axes in the order of the scope."""
@@ -332,7 +340,14 @@ class Example:
 
     def outputs(self) -> tuple[list[int], Array]:
         """For each output part the first answer that has it, and the log of its summed exp(score)."""
-        return self._outputs
+        first, levels = self._outputs
+        return first, self.peak + levels
+
+    @cached_property
+    def peak(self) -> float:
+        """The best score."""
+        best = float(self.score.max())
+        return 0.0 if best == NINF else best
 
     @cached_property
     def _outputs(self) -> tuple[list[int], Array]:
@@ -340,16 +355,20 @@ class Example:
         groups: dict[tuple[bytes, ...], list[int]] = {}
         for n in range(len(self.score)):
             groups.setdefault(tuple(self.labels[name][n].tobytes() for name in outs), []).append(n)
-        return [rows[0] for rows in groups.values()], np.array([lse(self.score[rows]) for rows in groups.values()])
+        return [rows[0] for rows in groups.values()], np.array([lse(self.level[rows]) for rows in groups.values()])
 
     @cached_property
     def log_partition(self) -> float:
-        return lse(self.score)
+        return self.peak + lse(self.level)
+
+    @cached_property
+    def log_probabilities(self) -> Array:
+        total = lse(self.level)
+        return self.level if total == NINF else self.level - total
 
     @cached_property
     def probabilities(self) -> Array:
-        total = self.log_partition
-        return np.zeros_like(self.score) if total == NINF else np.exp(self.score - total)
+        return np.exp(self.log_probabilities)
 
     def marginals(self, variable: str) -> Array:
         p, labels = self.probabilities, self.labels[variable]
@@ -383,12 +402,12 @@ class Example:
 
     @property
     def entropy(self) -> float:
-        _, scores = self.outputs()
-        total = lse(scores)
+        _, levels = self._outputs
+        total = lse(levels)
         if total == NINF:
             return 0.0
-        p = np.exp(scores - total)
-        return float(-(p[p > 0] * (scores[p > 0] - total)).sum())
+        p = np.exp(levels - total)
+        return float(-(p[p > 0] * (levels[p > 0] - total)).sum())
 
     def n_best(self, count: int) -> Array:
         _, scores = self.outputs()
@@ -396,17 +415,16 @@ class Example:
         return np.concatenate([best, np.full(count - len(best), NINF)])
 
     def log_prob(self, answer: Mapping[str, Tensor]) -> float:
-        clamped = lse(np.where(self._allowed(answer), self.score, NINF))
-        return NINF if clamped == NINF else clamped - self.log_partition
+        return lse(np.where(self._allowed(answer), self.log_probabilities, NINF))
 
     def max_with_cost(self, cost: Mapping[str, Tensor]) -> float:
         first, scores = self.outputs()
         return float((scores + self._costs(cost)[first]).max())
 
     def log_prob_with_cost(self, answer: Mapping[str, Tensor], cost: Mapping[str, Tensor]) -> float:
-        score = self.score + self._costs(cost)
-        clamped = lse(np.where(self._allowed(answer), score, NINF))
-        return NINF if clamped == NINF else clamped - lse(score)
+        level = self.level + self._costs(cost)
+        clamped = lse(np.where(self._allowed(answer), level, NINF))
+        return NINF if clamped == NINF else clamped - lse(level)
 
     def _costs(self, cost: Mapping[str, Tensor]) -> Array:
         """What each answer costs."""
@@ -425,6 +443,29 @@ class Example:
             same = (labels == np.asarray(answer[name])) | (labels < 0)
             agrees &= same.reshape(len(labels), -1).all(1)
         return float(self.score[agrees].max(initial=NINF))
+
+
+class Sums:
+    """Sums of scores, each rounded once.
+
+    Args:
+        parts: [N, factors] for each choice of free lengths, -inf allowed.
+
+    Attributes:
+        score: [N].
+        size: [N]: the sum of the magnitudes of the finite scores.
+    """
+
+    def __init__(self, parts: Sequence[Array]) -> None:
+        self._rows = [row for part in parts for row in np.where(np.isneginf(part), 0.0, part).tolist()]
+        self._gone = np.concatenate([np.isneginf(part).any(1) for part in parts])
+        self.size = np.array([math.fsum(map(abs, row)) for row in self._rows])
+        self.score = np.where(self._gone, NINF, [math.fsum(row) for row in self._rows])
+
+    def less(self, base: int) -> Array:
+        """[N]: the scores less that of one answer, which may be -inf: then all are."""
+        minus = [-one for one in self._rows[base]]
+        return np.where(self._gone | self._gone[base], NINF, [math.fsum([*row, *minus]) for row in self._rows])
 
 
 def lse(scores: Array) -> float:

@@ -1,0 +1,175 @@
+"""Judges answers: right, or wrong with a status that says so, or wrong without one."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import energyml as em
+from energyml.diagnostics import EnergyError
+from energyml.energy_model import BackendRefused
+from energyml.queries import Quality
+from tests.contract.cases import Case
+from tests.contract.checks import CHECKS, Question, values
+from tests.contract.reference import NINF, Example, examples
+from tests.contract.settings import card_of
+from tests.fuzz.spectra import constraints
+
+ULPS, PROBABILITY = 4, 1e-4
+# Answers whose score is further below the best one do not count for tolerances.
+RELEVANT = 50.0
+
+
+@dataclass
+class Ledger:
+    """Counts the verdicts of a run.
+
+    Attributes:
+        verdicts: by (query, verdict).
+        strata: how many cases by (query, constraint, spectrum).
+        alarms: the first right answers that came with a failing status.
+    """
+
+    verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    strata: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    alarms: list[str] = field(default_factory=list)
+
+    def total(self, verdict: str) -> int:
+        """How many answers got a verdict."""
+        return sum(count for (_, one), count in self.verdicts.items() if one == verdict)
+
+    def __str__(self) -> str:
+        lines = [f"{kind:20} {verdict:28} {count}" for (kind, verdict), count in sorted(self.verdicts.items())]
+        return "\n".join(lines + [f"least cases of a stratum: {min(self.strata.values(), default=0)}", *self.alarms])
+
+
+class Judged(Question):
+    """A question whose tolerances follow the magnitudes of the scores, and that remembers the statuses it met."""
+
+    def __init__(self, case: Case, posterior: em.Posterior, known: list[Example]) -> None:
+        super().__init__(case, posterior, known)
+        self.statuses: list[str] = []
+        self.unfit = False
+        self.sizes = np.array([_size(one) for one in known])
+
+    def ask(self, kind: str, **arguments: Any) -> Any:
+        result = self.posterior.ask(kind, **arguments)
+        if not result.status.ok:
+            self.statuses.append(result.status.message)
+        self.quality = result.quality
+        self.qualities[kind] = result.quality
+        return result.value
+
+    def score_of(self, found: Tensor, wanted: float, size: float) -> None:
+        self._compare(found, np.asarray(wanted, dtype=np.float64), np.asarray(size))
+
+    def scores(self, found: Tensor, wanted: Any) -> None:
+        want = np.asarray(wanted, dtype=np.float64)
+        assert found.shape == want.shape, f"shape {tuple(found.shape)}, expected {want.shape}"
+        sizes = self.sizes.reshape(-1, *[1] * (want.ndim - 1)) if want.ndim else self.sizes.max(initial=1.0)
+        self._compare(found, want, sizes)
+
+    def _compare(self, found: Tensor, want: Any, sizes: Any) -> None:
+        have = values(found)
+        assert not np.isnan(have).any(), f"NaN in {have}"
+        # A model without any score of its own answers in torch's default type.
+        limit = max(torch.finfo(found.dtype), torch.finfo(self.case.dtype), key=lambda one: one.eps)
+        outside = np.isfinite(want) & (np.abs(want) > limit.max)
+        if outside.any() and self.quality is Quality.EXACT:
+            self.unfit = True
+            assert (have[outside] == np.sign(want[outside]) * np.inf).all(), f"{have} for {want}, which does not fit"
+        fits = ~outside
+        have, want = have[fits], want[fits]
+        finite = np.isfinite(want)
+        known = np.where(finite, want, 0)
+        slack = ULPS * limit.eps * np.maximum(np.broadcast_to(sizes, fits.shape)[fits], np.abs(known))
+        if self.quality is Quality.EXACT:
+            assert ((have == NINF) == (want == NINF)).all(), f"-inf differs: {have} and {want}"
+            assert (abs(have - known)[finite] <= slack[finite]).all(), f"{have} for {want}, with a tolerance of {slack}"
+        elif self.quality is Quality.LOWER:
+            assert (have <= want + slack).all(), f"{have} is no lower bound of {want}, with a tolerance of {slack}"
+        elif self.quality is Quality.UPPER:
+            assert (have >= want - slack).all(), f"{have} is no upper bound of {want}, with a tolerance of {slack}"
+
+    def probabilities(self, found: Tensor, wanted: Any) -> None:
+        have, want = values(found), np.asarray(wanted, dtype=np.float64)
+        assert have.shape == want.shape, f"shape {have.shape}, expected {want.shape}"
+        assert not np.isnan(have).any(), f"NaN in {have}"
+        if self.quality is Quality.EXACT:
+            np.testing.assert_allclose(have, want, atol=PROBABILITY, rtol=PROBABILITY)
+
+
+def _size(example: Example) -> float:
+    """The magnitude of the terms of log Z: scores of the answers that count, and the log of how many there are."""
+    counts = example.level >= -RELEVANT
+    cells = sum(int((labels >= 0).any(0).sum()) for labels in example.labels.values())
+    return float(example.size[counts].max(initial=0.0)) + 1.0 + cells
+
+
+def judge(case: Case, using: str, spectrum: str, ledger: Ledger) -> None:
+    """Ask a backend every query that its card claims, and raise `AssertionError` for a wrong answer that says `ok`."""
+    kinds = constraints(case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            posterior = case.infer(using)
+        except BackendRefused:
+            return
+        known = examples(case)
+        for kind in card_of(using).answers:
+            for constraint in kinds:
+                ledger.strata[kind, constraint, spectrum] += 1
+            ledger.verdicts[kind, _verdict(case, posterior, known, kind, ledger)] += 1
+        for problem in _plain(case, using, posterior):
+            raise AssertionError(problem)
+
+
+def _verdict(case: Case, posterior: em.Posterior, known: list[Example], kind: str, ledger: Ledger) -> str:
+    question = Judged(case, posterior, known)
+    try:
+        CHECKS[kind](question)
+    except EnergyError as refusal:
+        return f"refused: {type(refusal).__name__}"
+    except AssertionError as wrong:
+        if not question.statuses:
+            raise AssertionError(f"`{kind}` of `{posterior.backend}` is wrong and says ok: {wrong}") from wrong
+        return "wrong, and said"
+    if question.unfit and not question.statuses:
+        raise AssertionError(f"`{kind}` of `{posterior.backend}` does not fit the type and says ok")
+    if question.statuses and not question.unfit:
+        if len(ledger.alarms) < 3:
+            ledger.alarms.append(f"{kind}: {question.statuses[0]}\n{describe(case)}")
+        return "right, with a failing status"
+    return "right"
+
+
+def _plain(case: Case, using: str, posterior: em.Posterior) -> Iterator[str]:
+    """Answers that are asked for as attributes and without gradients are those of `ask`."""
+    if case.model.plan(using).verdict.answers.get("log_partition") is not Quality.EXACT:
+        return
+    asked = {kind: posterior.ask(kind) for kind in ("log_partition", "marginals")}
+    if not all(one.status.ok for one in asked.values()):
+        return
+    with torch.no_grad():
+        other = case.infer(using)
+        total, marginals = other.log_partition, other.marginals
+    wide = torch.finfo(case.dtype).eps
+    if not torch.allclose(total, asked["log_partition"].value, rtol=8 * wide, atol=64 * wide, equal_nan=True):
+        yield f"log Z {total} as an attribute, {asked['log_partition'].value} by `ask`"
+    for name, one in marginals.items():
+        if not torch.allclose(one, asked["marginals"].value[name], rtol=0, atol=1e-5, equal_nan=True):
+            yield f"marginals of {name}: {one} as an attribute, {asked['marginals'].value[name]} by `ask`"
+
+
+def describe(case: Case) -> str:
+    """A case as text, to run it again."""
+    torch.set_printoptions(precision=9)
+    parts = {name: getattr(case, name) for name in ("inputs", "weights", "lengths", "masks", "evidence")}
+    return "\n".join([case.text, f"dtype: {case.dtype}", *(f"{name}: {dict(one)}" for name, one in parts.items() if one)])
