@@ -31,7 +31,14 @@ def tracked_logsumexp(values: Tensor, dim: int) -> Tensor:
 
 
 def softmax(values: Tensor, dim: int) -> Tensor:
-    """exp(values) divided by their sum along a dim; all zero where every value is -inf."""
+    """exp(values) divided by their sum along a dim; all zero where every value is -inf.
+
+    The largest value is subtracted first: of large values the log of the sum is rounded by more than their differences.
+    """
+    if values.shape[dim] == 0:
+        return values
+    peak = values.detach().amax(dim, keepdim=True)
+    values = values - torch.where(peak.isfinite(), peak, 0)
     total = logsumexp(values, dim).unsqueeze(dim)
     empty = total.isneginf()
     return (values - total.masked_fill(empty, 0)).exp().masked_fill(empty, 0)

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from energyml.bind.answers import Answers
-from energyml.bind.batch import Batch, accumulated
+from energyml.bind.batch import Batch
+from energyml.bind.batch import wide as widest
 from energyml.bind.bound import Softened
 from energyml.bind.snapshot import Named, Snapshot
 from energyml.bind.steps import Steps, why_not_stepwise
 from energyml.bind.tensors import Environment
-from energyml.bind.terms import BoundTerm
+from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError, Source
 from energyml.ir.graph import Graph
@@ -194,6 +195,10 @@ class Problem:
             given += [(f"the evidence about `{name}`", one) for name, one in values.items()]
         return given + [(f"the start of `{name}`", one) for name, one in self.start.items()]
 
+    def tables(self) -> list[TableTerm]:
+        """The terms that have a table over the labels of their scope."""
+        return [term for term in self.terms if isinstance(term, TableTerm)]
+
     def label_count(self, variable: str) -> int:
         """How many labels a variable's cells may take."""
         return self.answers.counts[variable]
@@ -221,12 +226,12 @@ class Problem:
         """[B * copies]: the total score of full answers, labels [B * copies, *dims] with -1 where there is no cell.
 
         Where a length is part of the answer, it ends with the end label; an answer without one has the score -inf.
-        Half precision is too coarse to add up in: that is done in float32, and the sum rounded once, unless it may be
-        `wide` for those who go on adding and subtracting.
+        Scores are added up in float64 and the sum is rounded once, unless it may be `wide` for callers that go on
+        adding and subtracting: partial sums may be far larger than their total.
         """
         env, ended = self.env, None
         scores = env.batch.dtype
-        dtype = accumulated(scores) if accumulated(scores) is not scores else None
+        dtype = widest(env.batch.device) if scores is not widest(env.batch.device) else None
         if copies == 1:
             env, ended = self._with_lengths(answer)
             if ended is not None:

@@ -17,7 +17,8 @@ from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.plan.planner import Verdict
 from energyml.queries import QUERIES, Quality, Query
-from energyml.result import Assignment, Result, not_a_number
+from energyml.resolution import RESOLVED, unresolved
+from energyml.result import Assignment, Result, Status, not_a_number
 from energyml.transforms import recorded, seen
 
 if TYPE_CHECKING:
@@ -73,16 +74,25 @@ class Posterior:
         result = self._session.ask(checked)
         # What the card promises, unless the session says that this answer is less: a proof may run out of time.
         weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
-        status = result.status if recorded() else result.status.also(partial(self._checked_numbers, result.value))
-        return Result(result.value, result.quality if weaker else quality, status, result.statistics)
+        quality = result.quality if weaker else quality
+        status = result.status if recorded() else result.status.also(partial(self._check, asked.kind, quality, result))
+        return Result(result.value, quality, status, result.statistics)
 
-    def _checked_numbers(self, value: Any) -> tuple[bool, str] | None:
-        """A failing status where scores or an answer are NaN; on the CPU scores were checked before inference."""
-        for check in self.problem.env.unseen:
+    def _check(self, kind: str, quality: Quality, result: Result) -> tuple[bool, str] | None:
+        """A failing status where scores or an answer are NaN, or too large for what is asked about them."""
+        for check in self.problem.env.unseen:  # on the CPU scores were checked before inference
             problem = check()
             if problem is not None:
                 return True, problem
-        return not_a_number(value)
+        return not_a_number(result.value) or self._unresolved(kind, quality)
+
+    def _unresolved(self, kind: str, quality: Quality) -> tuple[bool, str] | None:
+        if kind not in RESOLVED or quality is not Quality.EXACT:
+            return None
+        if any(self.answers.get(one) is not Quality.EXACT for one in ("log_partition", "factor_marginals", "n_best")):
+            return None
+        self.problem.insist_unchanged()
+        return unresolved(self.problem, self._session)
 
     def _checked(self, query: Query) -> Query:
         """A query whose tensors fit the declarations and live where the batch does."""
@@ -169,6 +179,8 @@ class Posterior:
         value = None if tracked else self._session.at_once(kind)
         if value is None:
             value = self._insisted(self._session.ask(_PLAIN[kind]))
+        if self.problem.env.batch.device.type == "cpu" and not recorded():
+            Status(partial(self._unresolved, kind, self._verdict.answers[kind])).insist()
         self._values[kind, tracked] = value
         return value
 

@@ -30,7 +30,7 @@ class Enumerated:
 
     Attributes:
         labels: by variable: [N, *dims], -1 where there is no cell.
-        score: [N]; -inf for what is forbidden or ruled out by evidence.
+        score: [N] in float64; -inf for what is forbidden or ruled out by evidence.
         outputs: [N] the number of the answer's output part; answers that differ only in latents share it.
         first: [M] for each output part the first answer that has it.
         groups: the answers of each choice of lengths, in order: the batch with these lengths, and how many there are.
@@ -228,7 +228,7 @@ class Enumeration:
         parts = []
         for start in range(0, count, self.chunk):
             piece = {name: one[start : start + self.chunk] for name, one in labels.items()}
-            parts.append(problem.score(piece, min(self.chunk, count - start)))
+            parts.append(problem.score(piece, min(self.chunk, count - start), wide=True))
         return torch.cat(parts)
 
     def _clamped(self, number: int, labels: dict[str, Tensor], score: Tensor) -> Tensor:

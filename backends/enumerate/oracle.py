@@ -20,6 +20,7 @@ from energyml.backends.costs import cost_of
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
 from energyml.backends.expectations import comparable, divergence, expected, factored_expectation
 from energyml.backends.logspace import difference, entropy_terms, logsumexp, softmax
+from energyml.backends.precision import fits, rounded
 from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.ir.graph import Graph
@@ -56,8 +57,11 @@ class OracleSession(Session):
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`enumerate` does not answer `{query.kind}`")
-        value = handler(query)
-        return Result(value, statistics={"answers": float(sum(a.score.numel() for a in self.answers))})
+        found = handler(query)
+        keep = query.wide and query.kind == "log_partition"
+        value = found if keep else rounded(found, self.problem.env.batch.dtype)
+        statistics = {"answers": float(sum(a.score.numel() for a in self.answers))}
+        return Result(value, status=fits(found, value), statistics=statistics)
 
     @property
     def answers(self) -> list[Enumerated]:
@@ -160,7 +164,7 @@ class OracleSession(Session):
             raise QueryRefused("two models are compared cell by cell, and here the length is part of the answer")
         comparable(self.problem, query.other)
         second = Enumeration(query.other.problem, self.variables, self.free, self.enumeration.limit)
-        log_z = query.other.log_partition
+        log_z = query.other.unrounded("log_partition")
         rows = []
         for example, answers in enumerate(self.answers):
             theirs = difference(second.scores(example, answers.labels), log_z[example])

@@ -1,9 +1,9 @@
 """A slow, independent reference.
 
 It grounds a model, fills the table of every ground factor entry by entry from the term's expression, enumerates all
-assignments and adds up.  The scores of an assignment, and what two assignments differ by, are sums that are rounded
-once, so that small scores beside huge ones count.  Networks run on one example at a time, on tensors cut down to what exists, so that they meet
-no padding.
+assignments and adds up.  The score of an assignment and the difference of two are sums that are rounded once, so that
+small scores beside huge ones count.  Networks run on one example at a time, on tensors cut down to what exists, so that
+they meet no padding.
 """
 
 from __future__ import annotations
@@ -193,9 +193,8 @@ class Example:
         for factor in made.factors:
             table = self.table(self.graph.term(factor.term), factor)
             found.append(table[tuple(rows[:, cell] for cell in factor.cells)])
-        for term in self.graph.terms:
-            if not isinstance(term.body, Table | Forbidden | SchemeRule):
-                found.append(Whole(self, lengths).score(term, here))
+        whole = [term for term in self.graph.terms if not isinstance(term.body, Table | Forbidden | SchemeRule)]
+        found += [Whole(self, lengths).score(term, here) for term in whole]
         return np.stack(found, 1)
 
     def table(self, term: Term, factor: GroundFactor) -> Array:
@@ -340,8 +339,8 @@ class Example:
 
     def outputs(self) -> tuple[list[int], Array]:
         """For each output part the first answer that has it, and the log of its summed exp(score)."""
-        first, levels = self._outputs
-        return first, self.peak + levels
+        first, scores, _ = self._outputs
+        return first, scores
 
     @cached_property
     def peak(self) -> float:
@@ -350,12 +349,13 @@ class Example:
         return 0.0 if best == NINF else best
 
     @cached_property
-    def _outputs(self) -> tuple[list[int], Array]:
+    def _outputs(self) -> tuple[list[int], Array, Array]:
         outs = [v.name for v in self.variables if v.kind != "latent"]
         groups: dict[tuple[bytes, ...], list[int]] = {}
         for n in range(len(self.score)):
             groups.setdefault(tuple(self.labels[name][n].tobytes() for name in outs), []).append(n)
-        return [rows[0] for rows in groups.values()], np.array([lse(self.level[rows]) for rows in groups.values()])
+        scores, levels = (np.array([lse(one[rows]) for rows in groups.values()]) for one in (self.score, self.level))
+        return [rows[0] for rows in groups.values()], scores, levels
 
     @cached_property
     def log_partition(self) -> float:
@@ -402,7 +402,7 @@ class Example:
 
     @property
     def entropy(self) -> float:
-        _, levels = self._outputs
+        _, _, levels = self._outputs
         total = lse(levels)
         if total == NINF:
             return 0.0

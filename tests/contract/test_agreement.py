@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_score_is_the_sum_of_terms(family: str) -> None:
     @given(case=FAMILIES[family])
     def run(case: Case) -> None:
         free = any(dim.kind == "free" for dim in case.model.graph.dims.values())
-        without = Case(**{**case.__dict__, "evidence": {}})
+        without = replace(case, evidence={})
         references = examples(without)
         question = Question(without, None, references)  # type: ignore[arg-type]
         for turn in range(4):

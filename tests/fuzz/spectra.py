@@ -31,7 +31,8 @@ def _largest(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Genera
 
 def _any_magnitude(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
     """Half moderate numbers, half of either sign and of a magnitude between 1e-30 and the type's largest."""
-    exponents = torch.rand(shape, generator=generator, dtype=torch.float64) * (68 if dtype == torch.float32 else 330) - 30
+    most = 38 if dtype == torch.float32 else 300
+    exponents = torch.rand(shape, generator=generator, dtype=torch.float64) * (most + 30) - 30
     huge = torch.randn(shape, generator=generator, dtype=torch.float64).sign() * 10**exponents
     moderate = torch.randn(shape, generator=generator, dtype=torch.float64)
     return torch.where(torch.rand(shape, generator=generator) < 0.5, moderate, huge)
@@ -56,33 +57,35 @@ SPECTRA: dict[str, Maker] = {
     "any magnitude": _any_magnitude,
     "largest": _largest,
 }
-_COMPUTED = re.compile(r"^(?:let|score)\b|=.* [-+*/] ")
+_COMPUTED = re.compile(r"^(?:let|score|net)\b|=.* [-+*/] ")
+
+
+def computed(case: Case) -> set[str]:
+    """The words of the lines of a spec in which scores are computed."""
+    return {word for line in case.text.splitlines() if _COMPUTED.search(line) for word in re.findall(r"\w+", line)}
 
 
 def respread(case: Case, spectrum: str, seed: int, holes: bool) -> Case:
     """A case whose score tables, given and learned, hold numbers of a spectrum, and -inf here and there.
 
-    Tables that take part in arithmetic keep their numbers: its rounding is the model's own.  So do the tensors that
+    Tables that take part in arithmetic hold moderate numbers: its rounding is the model's own.  So do the tensors that
     networks read.
     """
     generator = torch.Generator().manual_seed(seed)
-    computed = {name for line in case.text.splitlines() if _COMPUTED.search(line) for name in re.findall(r"\w+", line)}
+    names = computed(case)
 
-    def drawn(like: Tensor) -> Tensor:
-        made = SPECTRA[spectrum](tuple(like.shape), case.dtype, generator)
-        if holes:
+    def drawn(like: Tensor, name: str) -> Tensor:
+        moderate = name in names
+        made = SPECTRA["ordinary" if moderate else spectrum](tuple(like.shape), case.dtype, generator)
+        if holes and not moderate:
             made = made.masked_fill(torch.rand(tuple(like.shape), generator=generator) < 0.2, NINF)
         return made.to(case.dtype)
 
     inputs = {
-        name: torch.where(one.isnan(), one, drawn(one)) if re.fullmatch(r"u\d+", name) and name not in computed else one
+        name: torch.where(one.isnan(), one, drawn(one, name)) if re.fullmatch(r"u\d+", name) else one
         for name, one in case.inputs.items()
     }
-    weights = {
-        name: drawn(one) if name not in computed else one.detach()
-        for name, one in case.model._parameters.items()
-        if one is not None
-    }
+    weights = {name: drawn(one, name) for name, one in case.model._parameters.items() if one is not None}
     return replace(case, inputs=inputs, weights=weights, magnitude=1.0)
 
 

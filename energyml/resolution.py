@@ -1,0 +1,80 @@
+"""Notices answers whose scores are too large for double precision to tell them apart.
+
+Probabilities depend on the differences between the scores of answers.  Where terms of 1e30 take part in the likely
+answers, a sum in double precision keeps nothing of their other terms.  Large negative scores of unlikely answers do no
+harm.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from energyml.backend import Problem, QueryRefused, Session
+from energyml.queries import Query
+
+# The queries whose answers follow from differences of scores.
+RESOLVED = frozenset({
+    "marginals", "factor_marginals", "entropy", "log_prob", "log_prob_with_cost", "cross_entropy", "kl", "expectation",
+    "sample", "conditionals",
+})  # fmt: skip
+# The largest error of a difference, in nats, that no probability shows; and the distance at which one answer is all.
+UNSEEN, CERTAIN = 1e-5, 40.0
+_ROUNDING = 4 * torch.finfo(torch.float64).eps
+
+
+def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
+    """A failing status where rounding can change probabilities, else `None`.
+
+    Args:
+        problem: the batch, whose terms have tables.
+        session: answers exactly.
+
+    Cost: two passes over the tables; where these hold large scores also `log_partition`, and where that is large too
+    `factor_marginals` and the two best answers.  The host reads numbers.
+    """
+    with torch.no_grad():
+        terms = problem.tables()
+        counts = {term.term.name: prod(term.domain_sizes(problem.env.batch)) for term in terms}
+        tables = {term.term.name: term.table(problem.env).double() for term in terms}
+        finite = {name: torch.where(one.isfinite(), one, 0) for name, one in tables.items() if one.numel()}
+        largest = sum(counts[name] * float(one.abs().amax()) for name, one in finite.items())
+        if largest * _ROUNDING <= UNSEEN:
+            return None
+        # The magnitudes of an answer's scores add up to twice the positive ones less their total.
+        positive = sum(counts[name] * float(one.amax().clamp(min=0)) for name, one in finite.items())
+        totals = session.ask(Query("log_partition")).value.double()
+        loose = (2 * positive - totals.masked_fill(totals.isinf(), 0)) * _ROUNDING > UNSEEN
+        try:
+            if bool(loose.any()):
+                size = _likely(problem, session, finite)
+                loose = loose & (size * _ROUNDING > UNSEEN) & ~_decided(session, size)
+        except QueryRefused:  # such as the two best answers of a model with latents
+            pass
+        if not bool(loose.any()):
+            return None
+    return False, (
+        "scores are too large for double precision: rounding can change which answers are likely; probable causes: "
+        "(a) every answer meets a large negative score that stands for a mask: write -inf, and mask cells that do not "
+        "exist, (b) scores of very different magnitudes cancel: look at the terms with the largest scores"
+    )
+
+
+def _likely(problem: Problem, session: Session, finite: dict[str, Tensor]) -> Tensor:
+    """[B]: the expected magnitudes of the scores of an answer, added up."""
+    marginals = session.ask(Query("factor_marginals")).value
+    total = torch.zeros(problem.env.batch.size, dtype=torch.float64, device=problem.env.batch.device)
+    for name, table in finite.items():
+        total = total + (marginals[name].double() * table.abs()).flatten(1).sum(1)
+    return total
+
+
+def _decided(session: Session, size: Tensor) -> Tensor:
+    """[B]: whether the best answer is ahead of the second by more than rounding and chance."""
+    scores = session.ask(Query("n_best", count=2)).value.score
+    gap = scores[:, 0].double() - scores[:, 1].double()
+    single = torch.finfo(scores.dtype).eps * scores[:, 0].double().abs()
+    decided: Tensor = (gap > CERTAIN + size * _ROUNDING + 2 * single) | scores[:, 1].isneginf()
+    return decided
