@@ -160,8 +160,10 @@ class Forest:
             message = logsumexp(belief[senders].unsqueeze(2) + table, 1)
             belief = belief.index_add(0, receivers, message)
         roots = torch.from_numpy((self.trees.parent < 0) & _listed(self.trees)).to(unary.device)
-        totals = logsumexp(belief, 1).reshape(batch, nodes)
-        return torch.where(roots, totals, 0).sum(1)
+        totals = torch.where(roots, logsumexp(belief, 1).reshape(batch, nodes), 0).sum(1)
+        totals = totals + pair.flatten()[:0].sum()  # where no example has an edge, gradients of pairs are zero
+        # Where one tree has no answer the example has none, and the other trees no gradients.
+        return totals.masked_fill(totals.isneginf(), float("-inf"))
 
     def _edge_scores(self, pair: Tensor, edges: Tensor) -> Tensor:
         """[R, C, C] or [1, C, C]: the pair scores of edges given as places in [B * E]."""

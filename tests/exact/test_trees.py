@@ -95,3 +95,29 @@ def test_single_precision_is_that_of_the_scores(scale):
     wide.unary, wide.pair = narrow.unary.double(), narrow.pair.double()
     right = wide.log_prob(wide.unary, wide.pair, "enumerate")
     torch.testing.assert_close(narrow.log_prob(narrow.unary, narrow.pair).double(), right, rtol=2e-7, atol=1e-6)
+
+
+def test_an_impossible_example_and_one_without_edges_have_zero_gradients() -> None:
+    text = """\
+labels L = {a, b}
+dim T, E
+input link : edge(T, T)[E]
+input u : real[T, L]
+input w : real[E, p: L, q: L]
+output y : L[T]
+factor node [t in T] (y[t]) = u[t]
+factor arc [e = (i, j) in link] (p: y[i], q: y[j]) = w[e]
+"""
+    model = em.compile(text).double()
+    allowed = torch.tensor([[[False, False], [False, True]], [[True, True], [True, True]]])
+    for edges in ([[[-1, -1]], [[1, 0]]], [[[-1, -1]], [[-1, -1]]]):
+        found = []
+        for using in ("exact", "exact(engine: torch)", "enumerate"):
+            generator = torch.Generator().manual_seed(0)
+            u, w = (
+                torch.randn(shape, generator=generator).double().requires_grad_() for shape in ((2, 2, 2), (2, 1, 2, 2))
+            )
+            total = model.infer(u=u, w=w, link=torch.tensor(edges), evidence={"y": allowed}, using=using).log_partition
+            found.append(torch.autograd.grad(total.sum(), [u, w]))
+        for ours in found[:2]:
+            torch.testing.assert_close(ours, found[2])
