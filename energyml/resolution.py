@@ -41,7 +41,7 @@ def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
         tables = {term.term.name: term.table(problem.env).double() for term in terms}
         finite = {name: torch.where(one.isfinite(), one, 0) for name, one in tables.items() if one.numel()}
         largest = sum(counts[name] * float(one.abs().amax()) for name, one in finite.items())
-        if largest * _ROUNDING <= UNSEEN:
+        if largest * _ROUNDING <= UNSEEN or largest <= 2.0**52 * min(map(_unit, finite.values())):
             return None
         # The magnitudes of an answer's scores add up to twice the positive ones less their total.
         positive = sum(counts[name] * float(one.amax().clamp(min=0)) for name, one in finite.items())
@@ -60,6 +60,14 @@ def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
         "(a) every answer meets a large negative score that stands for a mask: write -inf, and mask cells that do not "
         "exist, (b) scores of very different magnitudes cancel: look at the terms with the largest scores"
     )
+
+
+def _unit(table: Tensor) -> float:
+    """The value of the lowest bit of all numbers: up to 2^53 of it, sums of them are not rounded at all."""
+    digits, exponents = torch.frexp(table)
+    whole = (digits * 2.0**53).to(torch.int64)
+    units = torch.ldexp((whole & -whole).double(), exponents - 53)
+    return float(torch.where(table == 0, float("inf"), units).amin())
 
 
 def _likely(problem: Problem, session: Session, finite: dict[str, Tensor]) -> Tensor:
