@@ -102,6 +102,7 @@ class Draft:
         """The finished case."""
         for dim in self.sizes:
             self._anchor(dim)
+        self._drop_far_edges()
         if self.numbers.garbage:
             self._fill_padding()
         text = "\n".join([*self.declarations, *self.terms, "infer auto", ""])
@@ -128,6 +129,14 @@ class Draft:
         name = self.name("n")
         self.declare(f"input {name} : real[{', '.join(dims)}]")
         self.inputs[name] = torch.zeros(self.batch, *(self.sizes[d] for d in dims), dtype=self.numbers.dtype)
+
+    def _drop_far_edges(self) -> None:
+        """Edges stay within an example's own length; one beyond it is a mistake."""
+        for line in self.declarations:
+            if line.startswith("input") and "edge(T, T)" in line and "T" in self.lengths:
+                name = line.split()[1]
+                far = (self.inputs[name] >= self.lengths["T"].reshape(-1, 1, 1)).any(-1, keepdim=True)
+                self.inputs[name] = self.inputs[name].masked_fill(far, -1)
 
     def _fill_padding(self) -> None:
         """What lies beyond the lengths is never read, whatever it is."""

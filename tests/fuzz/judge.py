@@ -27,6 +27,8 @@ ULPS, DIFFERENCE_ULPS = 4, 64
 DIFFERENCES = frozenset({"log_prob", "log_prob_with_cost", "cross_entropy", "kl"})
 # Of probabilities; and of scores that a network computes: the rounding of computed scores is the model's own.
 PROBABILITY = 1e-4
+# No score is asked for more closely than this.
+SMALLEST = 2.0**-60
 NETWORK = {torch.float32: 1e-4, torch.float64: 1e-12}
 # Answers whose score is further below the best one do not count for tolerances.
 RELEVANT = 50.0
@@ -99,7 +101,7 @@ class Judged(Question):
         finite = np.isfinite(want)
         known = np.where(finite, want, 0)
         slack = self.ulps * limit.eps * np.maximum(np.broadcast_to(sizes, fits.shape)[fits], np.abs(known))
-        slack = slack + self.computed
+        slack = slack + self.computed + SMALLEST
         if self.quality is Quality.EXACT:
             assert ((have == NINF) == (want == NINF)).all(), f"-inf differs: {have} and {want}"
             assert (abs(have - known)[finite] <= slack[finite]).all(), f"{have} for {want}, with a tolerance of {slack}"
