@@ -15,10 +15,10 @@ from torch import Tensor
 
 from energyml.bind.batch import HALF, accumulated
 from energyml.queries import Query
-from energyml.result import Assignment, Status
+from energyml.result import Assignment
 from energyml.transforms import numbers, seen
 
-__all__ = ["HALF", "accumulated", "cancels", "fits", "large", "rounded", "widened"]
+__all__ = ["HALF", "accumulated", "cancels", "large", "rounded", "widened"]
 
 # Sums up to this are rounded by 4e-6 at most in single precision.
 LARGEST_SUM = 64.0
@@ -66,30 +66,3 @@ def rounded(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, Assignment):
         return replace(value, score=value.score.to(dtype))
     return {name: one.to(dtype) for name, one in value.items()}
-
-
-def fits(value: Any, made: Any) -> Status:
-    """The status of an answer that was rounded: failing where a finite score became infinite."""
-
-    def check() -> tuple[bool, str] | None:
-        pairs = zip(_scores(value), _scores(made), strict=True)
-        if not any(bool((one.isfinite() & other.isinf()).any()) for one, other in pairs):
-            return None
-        return False, (
-            f"a score is larger than {_type_name(made)} holds and reads inf or -inf: use float64 (`model.double()`) or "
-            "smaller scores; where large negative scores are masks, write -inf instead"
-        )
-
-    return Status(check)
-
-
-def _scores(value: Any) -> list[Tensor]:
-    """The tensors of an answer that may hold scores."""
-    if isinstance(value, Tensor):
-        return [value]
-    return [value.score] if isinstance(value, Assignment) else list(value.values())
-
-
-def _type_name(value: Any) -> str:
-    """The name of the type of an answer, for messages."""
-    return str(next((one.dtype for one in _scores(value)), "the type")).removeprefix("torch.")

@@ -17,7 +17,7 @@ from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.plan.planner import Verdict
 from energyml.queries import QUERIES, Quality, Query
-from energyml.resolution import RESOLVED, unresolved
+from energyml.resolution import RESOLVED, SCORED, outside, unresolved
 from energyml.result import Assignment, Result, Status, not_a_number
 from energyml.transforms import recorded, seen
 
@@ -75,16 +75,22 @@ class Posterior:
         # What the card promises, unless the session says that this answer is less: a proof may run out of time.
         weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
         quality = result.quality if weaker else quality
-        status = result.status if recorded() else result.status.also(partial(self._check, asked.kind, quality, result))
+        status = (
+            result.status if recorded() else result.status.also(partial(self._check, checked, quality, result.value))
+        )
         return Result(result.value, quality, status, result.statistics)
 
-    def _check(self, kind: str, quality: Quality, result: Result) -> tuple[bool, str] | None:
+    def _check(self, query: Query, quality: Quality, value: Any) -> tuple[bool, str] | None:
         """A failing status where scores or an answer are NaN, or too large for what is asked about them."""
         for check in self.problem.env.unseen:  # on the CPU scores were checked before inference
             problem = check()
             if problem is not None:
                 return True, problem
-        return not_a_number(result.value) or self._unresolved(kind, quality)
+        found = not_a_number(value)
+        if found is None and quality is Quality.EXACT and query.kind in SCORED:
+            self.problem.insist_unchanged()
+            found = outside(self.problem, self._session, query, value)
+        return found or self._unresolved(query.kind, quality)
 
     def _unresolved(self, kind: str, quality: Quality) -> tuple[bool, str] | None:
         if kind not in RESOLVED or quality is not Quality.EXACT:

@@ -1,4 +1,4 @@
-"""Notices answers whose scores are too large for double precision to tell them apart.
+"""Notices scores that are too large: for their floating-point type, or for double precision to tell answers apart.
 
 Probabilities depend on the differences between the scores of answers.  Where terms of 1e30 take part in the likely
 answers, a sum in double precision keeps nothing of their other terms.  Large negative scores of unlikely answers do no
@@ -7,19 +7,24 @@ harm.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from energyml.backend import Problem, QueryRefused, Session
 from energyml.queries import Query
+from energyml.result import Assignment
 
 # The queries whose answers follow from differences of scores.
 RESOLVED = frozenset({
     "marginals", "factor_marginals", "entropy", "log_prob", "log_prob_with_cost", "cross_entropy", "kl", "expectation",
     "sample", "conditionals",
 })  # fmt: skip
+# The queries whose answers are scores.
+SCORED = frozenset({"log_partition", "max_marginals", "map", "n_best", "max_with_cost", "map_bound"})
 # The largest error of a difference, in nats, that no probability shows; and the distance at which one answer is all.
 UNSEEN, CERTAIN = 1e-5, 40.0
 _ROUNDING = 4 * torch.finfo(torch.float64).eps
@@ -36,11 +41,8 @@ def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
     `factor_marginals` and the two best answers.  The host reads numbers.
     """
     with torch.no_grad():
-        terms = problem.tables()
-        counts = {term.term.name: prod(term.domain_sizes(problem.env.batch)) for term in terms}
-        tables = {term.term.name: term.table(problem.env).double() for term in terms}
-        finite = {name: torch.where(one.isfinite(), one, 0) for name, one in tables.items() if one.numel()}
-        largest = sum(counts[name] * float(one.abs().amax()) for name, one in finite.items())
+        finite, counts = _finite(problem)
+        largest = _sum_of_largest(finite, counts)
         if largest * _ROUNDING <= UNSEEN or largest <= 2.0**52 * min(map(_unit, finite.values())):
             return None
         # The magnitudes of an answer's scores add up to twice the positive ones less their total.
@@ -60,6 +62,57 @@ def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
         "(a) every answer meets a large negative score that stands for a mask: write -inf, and mask cells that do not "
         "exist, (b) scores of very different magnitudes cancel: look at the terms with the largest scores"
     )
+
+
+def outside(problem: Problem, session: Session, query: Query, value: Any) -> tuple[bool, str] | None:
+    """A failing status where a finite score became infinite because its type does not hold it, else `None`.
+
+    Args:
+        problem: the batch.
+        session: answers exactly.
+        query: one of `SCORED`.
+        value: its answer.
+
+    Cost: a look at the answer; where it holds infinities and the tables hold such scores, the same query in double
+    precision.  The host reads numbers.
+    """
+    rounded = _scores(value)
+    if not any(bool(one.isinf().any()) for one in rounded):
+        return None
+    dtype = problem.env.batch.dtype
+    if not any(bool(one.isposinf().any()) for one in rounded):
+        with torch.no_grad():
+            if _sum_of_largest(*_finite(problem)) <= torch.finfo(dtype).max / 2:
+                return None
+            if dtype is not torch.float64:
+                exact = _scores(session.ask(replace(query, wide=True)).value)
+                pairs = zip(exact, rounded, strict=True)
+                if not any(bool((one.isfinite() & other.isinf()).any()) for one, other in pairs):
+                    return None
+    name = str(dtype).removeprefix("torch.")
+    return False, (
+        f"a score is larger than {name} holds and reads inf or -inf: use smaller scores or `model.double()`; where "
+        "a large negative score stands for a mask, write -inf"
+    )
+
+
+def _scores(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [value.score] if isinstance(value, Assignment) else list(value.values())
+
+
+def _finite(problem: Problem) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """By term: its table in double precision with 0 for -inf, and for how many factors it stands."""
+    terms = [term for term in problem.tables() if term.table(problem.env).numel()]
+    tables = {term.term.name: term.table(problem.env).double() for term in terms}
+    counts = {term.term.name: prod(term.domain_sizes(problem.env.batch)) for term in terms}
+    return {name: torch.where(one.isfinite(), one, 0) for name, one in tables.items()}, counts
+
+
+def _sum_of_largest(finite: dict[str, Tensor], counts: dict[str, int]) -> float:
+    """A bound on the magnitudes of an answer's scores, added up."""
+    return sum(counts[name] * float(one.abs().amax()) for name, one in finite.items())
 
 
 def _unit(table: Tensor) -> float:

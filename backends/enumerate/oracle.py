@@ -20,7 +20,7 @@ from energyml.backends.costs import cost_of
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
 from energyml.backends.expectations import comparable, divergence, expected, factored_expectation
 from energyml.backends.logspace import difference, entropy_terms, logsumexp, softmax
-from energyml.backends.precision import fits, rounded
+from energyml.backends.precision import rounded
 from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.ir.graph import Graph
@@ -57,11 +57,10 @@ class OracleSession(Session):
         handler = getattr(self, f"_{query.kind}", None)
         if handler is None:
             raise QueryRefused(f"`enumerate` does not answer `{query.kind}`")
-        found = handler(query)
-        keep = query.wide and query.kind == "log_partition"
-        value = found if keep else rounded(found, self.problem.env.batch.dtype)
-        statistics = {"answers": float(sum(a.score.numel() for a in self.answers))}
-        return Result(value, status=fits(found, value), statistics=statistics)
+        value = handler(query)
+        if not query.wide:
+            value = rounded(value, self.problem.env.batch.dtype)
+        return Result(value, statistics={"answers": float(sum(a.score.numel() for a in self.answers))})
 
     @property
     def answers(self) -> list[Enumerated]:
