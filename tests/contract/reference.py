@@ -81,6 +81,7 @@ class Example:
         score: [N].
         level: [N]: the scores less the best one, rounded after the subtraction.
         size: [N]: the magnitudes of each answer's scores, added up.
+        ceiling: an upper bound of log Z: the largest score of each factor by itself.
         parts: one (ground graph, slice of the answers) for each choice of free lengths.
     """
 
@@ -117,7 +118,7 @@ class Example:
             start += len(rows)
         self.labels = {name: np.concatenate(ones) for name, ones in labels.items()}
         summed = Sums(sums)
-        self.size, self.score = summed.size, summed.score
+        self.size, self.score, self.ceiling = summed.size, summed.score, summed.ceiling
         allowed = self._allowed(self.case.evidence)
         self.score = np.where(allowed, self.score, NINF)
         self.level = np.where(allowed, summed.less(int(self.score.argmax())), NINF)
@@ -454,6 +455,7 @@ class Sums:
     Attributes:
         score: [N].
         size: [N]: the sum of the magnitudes of the finite scores.
+        ceiling: the log of N and the largest score of each factor, added up; the largest of all parts.
     """
 
     def __init__(self, parts: Sequence[Array]) -> None:
@@ -461,6 +463,7 @@ class Sums:
         self._gone = np.concatenate([np.isneginf(part).any(1) for part in parts])
         self.size = np.array([math.fsum(map(abs, row)) for row in self._rows])
         self.score = np.where(self._gone, NINF, [math.fsum(row) for row in self._rows])
+        self.ceiling = math.log(len(self._rows)) + max(math.fsum(part.max(0)) for part in parts)
 
     def less(self, base: int) -> Array:
         """[N]: the scores less that of one answer, which may be -inf: then all are."""

@@ -152,6 +152,8 @@ def _verdict(case: Case, posterior: em.Posterior, known: list[Example], kind: st
     question = Judged(case, posterior, known, kind)
     try:
         CHECKS[kind](question)
+        if kind == "log_partition":
+            _is_sharp(question)
     except EnergyError as refusal:
         return f"refused: {type(refusal).__name__}"
     except AssertionError as wrong:
@@ -165,6 +167,18 @@ def _verdict(case: Case, posterior: em.Posterior, known: list[Example], kind: st
             ledger.alarms.append(f"{kind}: {question.statuses[0]}\n{describe(case)}")
         return "right, with a failing status"
     return "right"
+
+
+def _is_sharp(question: Judged) -> None:
+    """A bound that anybody can see is no answer: factors one by one bound log Z from above, any answer from below."""
+    found = values(question.posterior.ask("log_partition").value)
+    if question.quality is Quality.UPPER:
+        ceiling = np.array([one.ceiling for one in question.examples])
+        assert (found <= ceiling + 1e-3 * (1 + abs(ceiling))).all(), f"{found} where factors alone give {ceiling}"
+    elif question.quality is Quality.LOWER and "map" in question.posterior.answers:
+        best = values(question.posterior.ask("map").value.score)
+        best = np.where(np.isneginf(best), found, best)
+        assert (found >= best - 1e-3 * (1 + abs(best))).all(), f"{found} where an answer has the score {best}"
 
 
 def _plain(case: Case, using: str, posterior: em.Posterior) -> Iterator[str]:
