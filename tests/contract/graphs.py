@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from hypothesis import strategies as st
 
 from tests.contract.cases import Case
@@ -156,6 +157,29 @@ def trees(draw: st.DrawFn) -> Case:
     for number in draw(st.lists(st.integers(0, len(singles) - 1), max_size=3, unique=True)):
         singles[number]()
     ragged(draw, draft, "T", size)
+    ragged(draw, draft, "E", rows)
+    return finish(draw, draft)
+
+
+@st.composite
+def triples(draw: st.DrawFn) -> Case:
+    """Factors of three cells that overlap in every way, given at run time, another set for each example."""
+    draft, size = start(draw, 5, 3)
+    rows = draw(st.integers(1, 10))
+    draft.declare(f"labels Tag = {TAGS[2]}")
+    draft.declare("output y : Tag[T]")
+    draft.variables["y"] = (("T",), 2)
+    draft.declare("dim E")
+    draft.declare("input link : edge(T, T, T)[E]")
+    draft.sizes["E"] = rows
+    every = torch.combinations(torch.arange(size), 3)
+    draft.inputs["link"] = every[draft.below(len(every), draft.batch, rows)]
+    table = draft.real("E, a: Tag, b: Tag, c: Tag", rows, 2, 2, 2)
+    draft.factor("e = (i, j, k) in link", "b: y[i], a: y[j], c: y[k]", f"{table}[e]")
+    if draw(st.booleans()):
+        draft.factor("t in T", "y[t]", f"{draft.real('T, Tag', size, 2)}[t]")
+    if draw(st.booleans()):
+        draft.factor("t in T-1", "from: y[t], to: y[t+1]", draft.param("from: Tag, to: Tag"))
     ragged(draw, draft, "E", rows)
     return finish(draw, draft)
 

@@ -19,12 +19,13 @@ FAMILIES = {
     "sugar": chains.sugar(),
     "graphs": graphs.graphs(),
     "trees": graphs.trees(),
+    "triples": graphs.triples(),
     "grids": graphs.grids(),
     "nested": graphs.nested(),
     "wholes": wholes.wholes(),
     "free_lengths": wholes.free_lengths(),
 }
-TABLES = ("chains", "sugar", "graphs", "trees", "grids", "nested")
+TABLES = ("chains", "sugar", "graphs", "trees", "triples", "grids", "nested")
 # Choices that are as good as a backend's own here, and cheaper.
 SMALL = {"infnet": "infnet(cnn(hidden: 4))", "relaxed": "relaxed(steps: 12)"}
 # Samplers promise nothing exactly, and have no gradients: a few sweeps show that their answers are well formed. That
