@@ -37,10 +37,12 @@ def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
         problem: the batch, whose terms have tables.
         session: answers exactly.
 
-    Cost: two passes over the tables; where these hold large scores also `log_partition`, and where that is large too
-    `factor_marginals` and the two best answers.  The host reads numbers.
+    Cost: a pass over the tables; where these hold -inf or large scores some more, and `log_partition`, and where that
+    is large too `factor_marginals` and the two best answers.  The host reads numbers.
     """
     with torch.no_grad():
+        if _sum_of_extremes(problem) * _ROUNDING <= UNSEEN:
+            return None
         finite, counts = _finite(problem)
         largest = _sum_of_largest(finite, counts)
         if largest * _ROUNDING <= UNSEEN or largest <= 2.0**52 * min(map(_unit, finite.values())):
@@ -108,6 +110,17 @@ def _finite(problem: Problem) -> tuple[dict[str, Tensor], dict[str, int]]:
     tables = {term.term.name: term.table(problem.env).double() for term in terms}
     counts = {term.term.name: prod(term.domain_sizes(problem.env.batch)) for term in terms}
     return {name: torch.where(one.isfinite(), one, 0) for name, one in tables.items()}, counts
+
+
+def _sum_of_extremes(problem: Problem) -> float:
+    """A bound on the magnitudes of an answer's scores, added up, that is infinite where a score is -inf."""
+    total = 0.0
+    for term in problem.tables():
+        table = term.table(problem.env)
+        if table.numel():
+            low, high = (float(one) for one in torch.aminmax(table))
+            total += prod(term.domain_sizes(problem.env.batch)) * max(-low, high)
+    return total
 
 
 def _sum_of_largest(finite: dict[str, Tensor], counts: dict[str, int]) -> float:
