@@ -40,8 +40,13 @@ test: $(STAMP) ## lint, format check, types, tests
 test-torch: $(STAMP) ## the tests with the native kernels set aside, as where none are built
 	ENERGYML_NATIVE=0 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-fuzz: $(STAMP) ## the fuzz tests, 20000 cases each
-	ENERGYML_FUZZ=20000 $(BIN)/python -m pytest tests/fuzz -n 2
+FUZZ ?= 20000
+
+fuzz: $(STAMP) ## the fuzz tests with many cases, on each instruction set; FUZZ=2000 for fewer
+	ENERGYML_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz -n 2
+	for set in v3 plain 0; do \
+	  ENERGYML_NATIVE=$$set ENERGYML_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz/test_fuzz_answers.py -k exact -n 2 || exit 1; \
+	done
 
 validity: $(STAMP) ## the samplers' long tests: a hundred times the draws
 	ENERGYML_VALIDITY=1 $(BIN)/python -m pytest tests/mcmc -n 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import energyml as em
+from energyml.bind.snapshot import PosteriorOutdated
 from energyml.diagnostics import EnergyError
 from energyml.energy_model import BackendRefused
-from energyml.queries import Quality
 from tests.contract.cases import Case
 from tests.contract.settings import FAMILIES, FUZZ, TABLES
 from tests.fuzz.judge import describe
@@ -28,6 +28,8 @@ torch.set_num_threads(1)
 EXACT = ["exact", "exact(engine: torch)", "enumerate"]
 # Backends whose answers are functions of the scores, without chance.
 CERTAIN = [*EXACT, "mean_field", "bp", "trw", "dual", "beam", "greedy", "ilp", "relaxed(steps: 12)"]
+# The queries that need no arguments.
+PLAIN = ("log_partition", "marginals", "max_marginals", "entropy", "map", "map_bound")
 Answers = Mapping[str, Tensor]
 
 
@@ -48,24 +50,26 @@ def told(case: Case) -> Iterator[None]:
             raise AssertionError(f"{wrong}\n{describe(case)}") from wrong
 
 
-def answers(posterior: em.Posterior, exact_only: bool = False) -> dict[str, Tensor]:
+def answers(posterior: em.Posterior) -> dict[str, Tensor]:
     """The tensors of the plain queries whose answers say that they are fine."""
     found: dict[str, Tensor] = {}
-    for kind in ("log_partition", "marginals", "max_marginals", "entropy", "map", "map_bound"):
-        quality = posterior.answers.get(kind)
-        if quality is None or (exact_only and quality is not Quality.EXACT):
-            continue
-        result = posterior.ask(kind)
-        if not result.status.ok:
-            continue
-        value = result.value
-        if isinstance(value, em.Assignment):
-            found[kind] = value.score
-        elif isinstance(value, Tensor):
-            found[kind] = value
-        else:
-            found.update({f"{kind} of {name}": one for name, one in value.items()})
-    return {name: one.detach() for name, one in found.items()}
+    for kind in PLAIN:
+        if kind in posterior.answers:
+            found.update(told_answer(posterior, kind))
+    return found
+
+
+def told_answer(posterior: em.Posterior, kind: str) -> dict[str, Tensor]:
+    """The tensors of the answer to a query, none where its status is failing."""
+    result = posterior.ask(kind)
+    if not result.status.ok:
+        return {}
+    value = result.value
+    if isinstance(value, em.Assignment):
+        return {kind: value.score.detach()}
+    if isinstance(value, Tensor):
+        return {kind: value.detach()}
+    return {f"{kind} of {name}": one.detach() for name, one in value.items()}
 
 
 def same(one: Answers, other: Answers, exactly: bool = False) -> None:
@@ -200,6 +204,30 @@ def test_second_derivatives_are_those_of_enumeration(using: str) -> None:
             assert torch.allclose(ours, truth, atol=1e-6, rtol=1e-6), f"derivatives {ours} and {truth}"
 
     run(check, drawn(("ordinary", "ties", "1e4", "masks")), 20)
+
+
+@pytest.mark.parametrize("using", CERTAIN)
+def test_a_change_in_place_is_refused_or_not_seen(using: str) -> None:
+    """After a weight or an input has changed, a posterior gives the answers of before, or none."""
+
+    def check(case: Case) -> None:
+        before = answers(case.infer(using))
+        changed = replace(case, inputs={name: one.clone() for name, one in case.inputs.items()})
+        tensors = [changed.model.get_parameter(name) for name in case.weights]
+        tensors += [one for name, one in changed.inputs.items() if re.fullmatch(r"u\d+", name) and one.numel()]
+        if not tensors:
+            return
+        posterior = changed.infer(using)
+        kinds = [kind for kind in PLAIN if kind in posterior.answers]
+        for kind in kinds[: len(case.text) % 3]:  # some answers were computed before the change
+            posterior.ask(kind)
+        with torch.no_grad():
+            tensors[len(case.text) % len(tensors)].add_(1)
+        for kind in kinds:
+            with suppress(PosteriorOutdated):
+                same(before, told_answer(posterior, kind), exactly=True)
+
+    run(check, drawn(("ordinary", "masks")), 20)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
