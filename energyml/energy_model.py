@@ -19,6 +19,7 @@ from energyml.bind.gains import Gain
 from energyml.bind.maker import BatchMaker, LengthsLike, MaskLike
 from energyml.bind.tensors import Compiler, Environment
 from energyml.bind.terms import bind_term
+from energyml.bind.weights import KEY, WeightNames
 from energyml.cards.card import Selection
 from energyml.choices import BackendRefused as BackendRefused
 from energyml.choices import Choices
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 # What a model has from its spec: made again from the text, and shared between copies.
-_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_choices"})
+_FROM_SPEC = frozenset({"compiled", "graph", "structure", "terms", "_maker", "_answers", "_choices", "_names"})
 
 
 class EnergyModel(nn.Module):
@@ -72,6 +73,7 @@ class EnergyModel(nn.Module):
         self.terms = tuple(bind_term(term, self.graph, compiler) for term in self.graph.terms)
         self._maker = BatchMaker(self.graph, source, used_inputs(self.graph))
         self._answers = Answers(self.graph, source)
+        self._names = WeightNames(self.graph, source)
         self._choices = Choices(self.compiled, self.graph, self.terms, self.structure)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -180,13 +182,41 @@ class EnergyModel(nn.Module):
                 new.to(device=reference.device, dtype=reference.dtype)
         return made
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        """Make what backends own before their weights are read: its name says how."""
+    def get_extra_state(self) -> Tensor:
+        """The names of the labels, dims and roles that the weights run along: JSON as uint8 [n]."""
+        return self._names.state()
+
+    def set_extra_state(self, state: object) -> None:
+        """Nothing is left to do: names were compared before the weights were read."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights whose labels have the names of this model's.
+
+        Parameters whose labels or axes stand in another order are put in order by name. Networks cannot be, and are
+        refused then, as are weights for other labels, and with `strict` those that carry no names (`_extra_state`).
+        """
+        if strict:
+            self._names.check_given(state_dict)
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: list[str],
+        *rest: Any,
+    ) -> None:
+        """Put weights in order by name, and make what backends own before its weights are read: its name says how."""
+        self._names.fit(state_dict, prefix)
         lead = f"{prefix}infer."
         for choice in dict.fromkeys(key[len(lead) :].partition(".")[0] for key in state_dict if key.startswith(lead)):
             if choice not in self.owned:
                 self.inference_module(choice)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
+        if f"{prefix}{KEY}" in missing and not self._names.unchecked(state_dict, prefix):
+            missing.remove(f"{prefix}{KEY}")
 
     # --------------------------------------------------------------------------------------------------------- queries
 

@@ -61,7 +61,7 @@ class NetBuilder:
 
     def __init__(self, graph: Graph, source: Source) -> None:
         self.graph, self.source = graph, source
-        self.uses = _first_uses(graph)
+        self.uses = first_uses(graph)
 
     def build(self, net: Net) -> tuple[nn.Module, bool] | None:
         """A module, and whether its forward takes `masks`; `None` for a network that nothing uses."""
@@ -159,7 +159,7 @@ class _Uses:
         self.roles: dict[str, Any] = {}
 
 
-def _first_uses(graph: Graph) -> _Uses:
+def first_uses(graph: Graph) -> _Uses:
     """How each network is first used: the arguments of a function, the variable of a step or masked network."""
     uses = _Uses()
 

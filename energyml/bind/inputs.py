@@ -18,7 +18,7 @@ from energyml.model.types import REAL, EdgeType
 from energyml.transforms import followed, seen
 
 
-class DataError(SpecError):
+class DataError(SpecError, ValueError):
     """A tensor that breaks a declaration; the message shows the declaration."""
 
 

@@ -137,4 +137,25 @@ KINDS = (
         bad=_python(f"with torch.no_grad():\n    model.W.fill_(float('nan'))\nprint(model.infer({_X}).log_partition)"),
         good=_python(f"print(model.infer({_X}).log_partition)"),
     ),
+    Kind(
+        "E0516",
+        "weights for other labels",
+        "`{name}`: {problem}",
+        why="The order of labels may come from the data, so two trainings of one spec can differ in it. A `state_dict` "
+        "carries the names of the labels, dims and roles that its weights run along. Parameters are put in order by "
+        "these names when they are loaded; the axes inside a network are not known, so its labels must have the order "
+        "that they had in training.",
+        bad=_python(
+            "other = em.compile(model.compiled.source.text, labels={'Tag': ['B', 'O']})\n"
+            "other.load_state_dict(model.state_dict())",
+            _FROM_DATA,
+            labels="{'Tag': ['O', 'B']}",
+        ),
+        good=_python(
+            "other = em.compile(model.compiled.source.text, labels={'Tag': ['O', 'B']})\n"
+            "other.load_state_dict(model.state_dict())",
+            _FROM_DATA,
+            labels="{'Tag': ['O', 'B']}",
+        ),
+    ),
 )

@@ -204,7 +204,7 @@ def test_copies_pickles_and_state_dicts(using: str) -> None:
     other = em.compile(CHAIN, seed=1)
     other.load_state_dict(made.state_dict())
     same(every_answer(other, using, u=u), wanted)
-    assert set(made.state_dict()) == {"w", "f.linear.weight", "f.linear.bias"}
+    assert set(made.state_dict()) == {"w", "f.linear.weight", "f.linear.bias", "_extra_state"}
 
 
 def test_a_pickle_keeps_labels_from_data_and_gains() -> None:

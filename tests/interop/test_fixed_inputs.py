@@ -80,7 +80,7 @@ def test_copies_pickles_and_states_keep_them(model):
     fresh = em.compile(SPEC, seed=1).fix(link=torch.zeros_like(LINK))
     fresh.load_state_dict(model.state_dict())
     torch.testing.assert_close(partition(fresh, bias=BIAS), expected)
-    assert list(model.state_dict()) == ["w", "link"]
+    assert list(model.state_dict()) == ["w", "link", "_extra_state"]
 
 
 def test_they_are_the_models_own(model):

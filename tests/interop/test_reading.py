@@ -117,7 +117,7 @@ def test_a_graph_with_gaps_in_its_numbers():
 def test_it_is_an_ordinary_module():
     model = em.interop.read_uai(io.StringIO(PAIR.uai()))
     assert isinstance(model, em.EnergyModel)
-    assert set(model.state_dict()) == {"u2", "u3", "t2_3", "scope2_3"}
+    assert set(model.state_dict()) == {"u2", "u3", "t2_3", "scope2_3", "_extra_state"}
     expected = scores(model, PAIR.cards)
     for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         np.testing.assert_array_equal(scores(same, PAIR.cards), expected)
