@@ -10,6 +10,7 @@ from torch import Tensor
 from energyml.backend import Problem, QueryRefused
 from energyml.bind.batch import Batch
 from energyml.bind.terms import TableTerm
+from energyml.diagnostics import ShapeError
 from energyml.posterior import Posterior
 from energyml.transforms import seen
 
@@ -47,7 +48,7 @@ def factored_expectation(
     for name, one in values.items():
         p = known[name]
         if one.dim() != p.dim() or any(size not in (1, full) for size, full in zip(one.shape, p.shape, strict=True)):
-            raise QueryRefused(f"the values of `{name}` have the shape {list(one.shape)}; expected {list(p.shape)}")
+            raise ShapeError(f"the values of `{name}` have the shape {list(one.shape)}; expected {list(p.shape)}")
         part = expected(p, one.to(device=p.device, dtype=p.dtype))
         total = part if total is None else total + part
     if total is None:

@@ -126,6 +126,10 @@ class EnergyError(Exception):
     """Base of every error that energyml raises on purpose; its text is meant for people."""
 
 
+class ShapeError(EnergyError, ValueError):
+    """A tensor whose shape is not the one that is needed."""
+
+
 class SpecError(EnergyError):
     """A spec that cannot be used, with all independent diagnostics about it."""
 

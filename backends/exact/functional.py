@@ -20,6 +20,7 @@ from energyml.backends.exact.potentials import Potentials
 from energyml.backends.logspace import difference
 from energyml.backends.native import chain as native
 from energyml.bind.batch import wide
+from energyml.diagnostics import ShapeError
 from energyml.result import ABSENT
 from energyml.transforms import followed
 
@@ -30,12 +31,12 @@ def _potentials(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Potentia
     """The scores for the torch recursion, or what is wrong with their sizes."""
     form, shape = unary.shape, pair.shape
     if lengths is not None and (lengths.ndim != 1 or len(lengths) != form[0]):
-        raise ValueError(f"expected lengths {list(form[:1])}, one for each chain, found {list(lengths.shape)}")
+        raise ShapeError(f"expected lengths {list(form[:1])}, one for each chain, found {list(lengths.shape)}")
     if len(form) == 3 and 2 <= len(shape) <= 4 and shape[-1] == shape[-2] == form[2]:
         lead = (1, 1, *shape[:-2])[-2:]
         if lead[0] in (1, form[0]) and lead[1] in (1, max(0, form[1] - 1)):
             return Potentials(unary, pair.reshape(*lead, *shape[-2:]), lengths)
-    raise ValueError(
+    raise ShapeError(
         f"expected unary [B, T, C] and pair [C, C], [T-1, C, C] or [B, 1 or T-1, C, C]; "
         f"found {list(unary.shape)} and {list(pair.shape)}"
     )
@@ -78,7 +79,7 @@ def _likelihood(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | N
     """The same where the native kernels do not answer, or not in one."""
     potentials = _potentials(unary, pair, lengths)
     if labels.shape != unary.shape[:2]:
-        raise ValueError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
+        raise ShapeError(f"expected labels {list(unary.shape[:2])}, found {list(labels.shape)}")
     if not native.serves(unary, pair):
         found = recursion.chain_likelihood(potentials, labels)
         if found is not None:

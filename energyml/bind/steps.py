@@ -30,7 +30,7 @@ from energyml.bind.step_tables import StepTable, step_table
 from energyml.bind.tables import TableTerm
 from energyml.bind.tensors import Environment
 from energyml.bind.whole import StepwiseTerm
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import ShapeError
 from energyml.ir.graph import Graph
 from energyml.queries import View
 
@@ -186,7 +186,7 @@ class Steps:
             embedded = net.embed_soft(previous) if previous.is_floating_point() else net.embed(previous)
         scores, state = net.step(state, embedded, t)
         if scores.shape != (embedded.shape[0], self.count):
-            raise EnergyError(
+            raise ShapeError(
                 f"the step network `{term.body.net}` gave scores of shape {list(scores.shape)}, and "
                 f"`{term.body.variable}` has {self.count} labels: [{embedded.shape[0]}, {self.count}] is needed"
             )

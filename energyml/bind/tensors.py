@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from energyml import errors
 from energyml.bind.batch import Batch, Counted
 from energyml.bind.gains import Gain
+from energyml.bind.inputs import data_error
 from energyml.bind.places import constant_exists, owner_of, positions, roomy, value_constants
 from energyml.diagnostics import Source, SpecError
 from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
@@ -219,7 +220,8 @@ class Compiler:
         same = [isinstance(want, str) or want == size for want, size in zip(wanted, found, strict=False)]
         if len(found) != len(wanted) or not all(same):
             shown = ", ".join(map(str, wanted))
-            raise self._failed(net, f"it gave a tensor of shape {found}, and is declared to give [{shown}]")
+            problem = f"it gave a tensor of shape {found}, and is declared to give [{shown}]"
+            raise data_error(self.source, "E0511", self.graph.nets[net].span, name=net, problem=problem)
 
     # ----------------------------------------------------------------------------------------------------------- lifted
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, ShapeError
 from energyml.energy_model import EnergyModel
 from energyml.result import Assignment
 
@@ -80,7 +80,7 @@ class ImportedModel(EnergyModel):
     def answer(self, values: Tensor) -> dict[str, Tensor]:
         """Values [B, n] of the file's variables as what `score` and `log_prob` take: labels [B, cells] by output."""
         if values.dim() != 2 or values.shape[1] != len(self.cells):
-            raise EnergyError(f"expected values [B, {len(self.cells)}], found {list(values.shape)}")
+            raise ShapeError(f"expected values [B, {len(self.cells)}], found {list(values.shape)}")
         return {name: values[:, places] for name, places in self._places(values.device).items()}
 
     def values(self, answer: Assignment | Mapping[str, Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import ShapeError
 from energyml.metrics.tally import Judged, Metric, MetricError
 
 OUTSIDE = "O"
@@ -58,7 +58,7 @@ class SpanF1(Metric):
 
     def _counted(self, predicted: Tensor, gold: Tensor) -> Tensor:
         if gold.dim() != 2:
-            raise EnergyError(f"`f1` judges sequences [B, T], found labels of shape {list(gold.shape)}")
+            raise ShapeError(f"`f1` judges sequences [B, T], found labels of shape {list(gold.shape)}")
         exists = gold >= 0
         # Cells that exist come first, so that spans run over gaps.
         order = torch.argsort((~exists).to(torch.uint8), dim=1, stable=True)

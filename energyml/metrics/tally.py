@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from energyml import errors
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, ShapeError
 
 
 class MetricError(EnergyError):
@@ -72,7 +72,7 @@ class Tally(ABC):
                 model can give is never predicted, so it counts as wrong.
         """
         if predicted.shape != gold.shape:
-            raise EnergyError(f"predictions {list(predicted.shape)} and gold labels {list(gold.shape)} differ in shape")
+            raise ShapeError(f"predictions {list(predicted.shape)} and gold labels {list(gold.shape)} differ in shape")
         counted = self._counted(predicted, gold.to(predicted.device))
         self.sums = self._placed(counted.device) + counted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import energyml as em
 from energyml.backend import QueryRefused
 from energyml.bind.inputs import DataError
 from energyml.energy_model import BackendRefused
+from energyml.metrics import make_metric
 from energyml.queries import Query
 from tests.contract.calls import CHAIN, model, scores
 
@@ -52,6 +54,33 @@ def test_mistakes_name_the_declaration(name: str) -> None:
     arguments = {key: one for key, one in {"u": scores(), **changes}.items() if one is not None}
     with pytest.raises(DataError, match=message):
         model().infer(using="exact", **arguments)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_value_errors_too(name: str) -> None:
+    changes, message = MISTAKES[name]
+    arguments = {key: one for key, one in {"u": scores(), **changes}.items() if one is not None}
+    with pytest.raises(ValueError, match=message) as refused:
+        model().infer(using="exact", **arguments)
+    assert isinstance(refused.value, em.EnergyError)
+
+
+def test_shapes_are_value_errors_wherever_they_are_looked_at() -> None:
+    made, posterior = model(), model().infer(u=scores())
+    wrong: dict[str, Callable[[], object]] = {
+        "score": lambda: made.score(u=scores(), y=torch.zeros(2, 3, dtype=torch.long)),
+        "loss": lambda: made.loss(objective="nll", u=scores(), y=torch.zeros(2, 3, dtype=torch.long)),
+        "log_prob": lambda: posterior.log_prob(y=torch.zeros(2, 3, dtype=torch.long)),
+        "costs": lambda: posterior.max_with_cost(y=torch.zeros(2, 4)),
+        "values": lambda: posterior.expectation({"y": torch.zeros(2, 5, 3)}),
+        "vectors": lambda: made.soft_score(u=scores(), y=torch.zeros(2, 4)),
+        "fixed": lambda: made.fix(u=torch.zeros(1, 4, 2)),
+        "metric": lambda: make_metric("accuracy", ["O"]).update(torch.zeros(2), torch.zeros(3)),
+    }
+    for name, call in wrong.items():
+        with pytest.raises(ValueError, match=r"shape|should be|have the shape|expected") as refused:
+            call()
+        assert isinstance(refused.value, em.EnergyError), name
 
 
 def test_mistakes_in_answers() -> None:
