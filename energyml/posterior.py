@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.bind.inputs import overflow
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.plan.planner import Verdict
@@ -144,10 +145,14 @@ class Posterior:
             if not isinstance(one, Tensor):
                 raise QueryRefused(f"`expectation` needs a tensor for `{name}`, found {type(one).__name__}")
             if one.is_floating_point() and seen(one) and math.isnan(float(one.detach().sum())):
-                self._refuse_nan(name, one.isnan())
+                self._refuse_values(name, one.isnan(), "NaN")
+            left = overflow(one, one.to(self.problem.env.batch.dtype)) if seen(one) else None
+            if left is not None:
+                kind = str(self.problem.env.batch.dtype).removeprefix("torch.")
+                self._refuse_values(name, left, f"a number that {kind} cannot hold")
 
-    def _refuse_nan(self, name: str, bad: Tensor) -> None:
-        """Refuse values [B or 1, *places, ...] that are NaN where there is a cell or a factor."""
+    def _refuse_values(self, name: str, bad: Tensor, value: str) -> None:
+        """Refuse values [B or 1, *places, ...] that are bad where there is a cell or a factor."""
         problem, batch = self.problem, self.problem.env.batch
         if name in problem.graph.variables:
             variable = problem.graph.variables[name]
@@ -163,7 +168,7 @@ class Posterior:
         if bool(bad.any()):
             spot = bad.nonzero()[0].tolist()
             remedy = "`expectation` takes a number for every label; what is not to count has the value 0"
-            facts = {"name": name, "value": "NaN", "example": spot[0], "place": spot[1:]}
+            facts = {"name": name, "value": value, "example": spot[0], "place": spot[1:]}
             raise problem.answers.fail("E0512", span, help=remedy, **facts)
 
     def _targets(self) -> set[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.bind.batch import Batch
-from energyml.bind.inputs import DataError, data_error, extremes
+from energyml.bind.inputs import NO_LABELS, SCALED, DataError, beyond, data_error, extremes, overflow
 from energyml.diagnostics import EnergyError, Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
@@ -49,8 +49,8 @@ class Answers:
                 found[name] = self.values(declared, labels, batch, full=full)
                 continue
             self._shape(declared, labels, batch, ())
-            if labels.is_floating_point() or labels.dtype == torch.bool or labels.is_complex():
-                kind = "truth values" if labels.dtype == torch.bool else "real numbers"
+            if labels.is_floating_point() or labels.is_complex() or labels.dtype in NO_LABELS:
+                kind = NO_LABELS.get(labels.dtype, "real numbers")
                 raise self.fail("E0504", declared.span, name=name, found=kind, type=declared.type)
             cells = batch.cells(name, declared.dims)
             self._range(declared, labels, cells, full)
@@ -75,11 +75,12 @@ class Answers:
                             problem=f"expected {[batch.size, *sizes]}")  # fmt: skip
         if not values.is_floating_point():
             raise self.fail("E0504", declared.span, name=declared.name, found="no real numbers", type=declared.type)
-        placed = values.to(device=batch.device, dtype=batch.dtype)
         cells = batch.cells(declared.name, declared.dims)
         if cells is not None:
-            shape = [batch.size, *(size if dim else 1 for size, dim in zip(sizes, dims, strict=True))]
-            placed = torch.where(cells.reshape(shape), placed, 0)
+            cells = cells.reshape(batch.size, *(size if dim else 1 for size, dim in zip(sizes, dims, strict=True)))
+        placed = self._placed(declared, values, batch, cells)
+        if cells is not None:
+            placed = torch.where(cells, placed, 0)
         if full and seen(placed) and bool(placed.isnan().any()):
             raise self.fail("E0504", declared.span, name=declared.name, found="NaN", type=declared.type,
                             help="a score needs a value for every cell")  # fmt: skip
@@ -97,11 +98,12 @@ class Answers:
         for name, cost in costs.items():
             declared = self.variable(name)
             self._shape(declared, cost, batch, (self.counts.get(name, 0),))
-            found[name] = cost.to(device=batch.device, dtype=batch.dtype)
+            cells = batch.cells(name, declared.dims)
+            cells = None if cells is None else cells.unsqueeze(-1)
+            found[name] = self._placed(declared, cost, batch, cells)
             if seen(cost) and not float(cost.detach().sum()) < math.inf:
-                cells = batch.cells(name, declared.dims)
                 bad = cost.isnan() | cost.isposinf()
-                if bool((bad if cells is None else bad & cells.unsqueeze(-1)).any()):
+                if bool((bad if cells is None else bad & cells).any()):
                     raise EnergyError(f"the cost of `{name}` holds NaN or inf; costs are numbers, or -inf to forbid")
         return found
 
@@ -117,10 +119,24 @@ class Answers:
             if not vectors.is_floating_point():
                 raise self.fail("E0504", declared.span, name=name, found="no real numbers", type=declared.type,
                                 help="a relaxed answer has a probability for each label")  # fmt: skip
-            placed = vectors.to(device=batch.device, dtype=batch.dtype)
             cells = batch.cells(name, declared.dims)
-            found[name] = placed if cells is None else torch.where(cells.unsqueeze(-1), placed, 0)
+            cells = None if cells is None else cells.unsqueeze(-1)
+            placed = self._placed(declared, vectors, batch, cells)
+            found[name] = placed if cells is None else torch.where(cells, placed, 0)
         return found
+
+    def _placed(self, declared: Variable, given: Tensor, batch: Batch, cells: Tensor | None) -> Tensor:
+        """Numbers where and as scores are computed; one of a cell that leaves their type is refused."""
+        placed = given.to(device=batch.device, dtype=batch.dtype)
+        if placed.dtype != given.dtype and seen(given) and seen(placed):
+            left = overflow(given, placed)
+            bad = left if left is None or cells is None else left & cells
+            if bad is not None and bool(bad.any()):
+                spot = bad.nonzero()[0].tolist()
+                value = beyond(given[tuple(spot)], placed)
+                facts = {"name": declared.name, "value": value, "example": spot[0], "place": spot[1:]}
+                raise self.fail("E0512", declared.span, help=SCALED, **facts)
+        return placed
 
     def variable(self, name: str) -> Variable:
         """The variable of that name."""

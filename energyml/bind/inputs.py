@@ -17,6 +17,9 @@ from energyml.model.declared import Input
 from energyml.model.types import REAL, EdgeType
 from energyml.transforms import followed, seen
 
+# Types of whole numbers that labels and positions do not come in: conversion would hide a mistake, or wrap around.
+NO_LABELS = {torch.bool: "truth values", torch.uint64: "unsigned 64-bit numbers"}
+
 
 class DataError(SpecError, ValueError):
     """A tensor that breaks a declaration; the message shows the declaration."""
@@ -87,26 +90,30 @@ class Values:
         # Fixed edges whose ends were found to exist: the tensor, its version, and the sizes of the dims at that time.
         self._fitting: dict[str, tuple[Tensor, int, list[int | None]]] = {}
 
-    def check(self, batch: Batch, sizes: Mapping[str, int]) -> None:
-        """Values on the host are checked, fixed ones once; on an accelerator that would wait for the device."""
+    def check(self, batch: Batch, sizes: Mapping[str, int], given: Mapping[str, Tensor]) -> None:
+        """Values on the host are checked, fixed ones once; on an accelerator that would wait for the device.
+
+        Args:
+            batch: the inputs in the types that scores are computed in.
+            sizes: the padded sizes of dims.
+            given: the inputs in the types that they came in.
+        """
         if torch.compiler.is_compiling():
             return
         for name, tensor in batch.tensors.items():
-            fixed = batch.fixed.get(name)
-            if fixed is not None and self._fit(name, fixed, sizes):
-                continue
-            if name not in self.examined or tensor.numel() == 0 or not seen(tensor):
-                continue
             wanted = self.wanted[name]
             declared = wanted.declared
+            if isinstance(declared.type, EdgeType):
+                self._edges(wanted, declared.type, tensor, sizes, batch)
+                continue
+            if tensor.numel() == 0 or not seen(tensor):
+                continue
+            if not wanted.integral and given[name] is not tensor:
+                self._converted(declared, given[name], tensor, batch)
+            if name not in self.examined:
+                continue
             if not wanted.integral:
                 self._numbers(declared, tensor, batch)
-                continue
-            if isinstance(declared.type, EdgeType):
-                if fixed is None:
-                    self._edge_values(wanted, declared.type, tensor, sizes)
-                else:
-                    self.check_fixed_edges(wanted, declared.type, fixed, sizes)
                 continue
             count = self.counts[declared.type.element]
             low, high = extremes(tensor)
@@ -124,15 +131,42 @@ class Values:
         # One pass without a copy; where the sum is one of the two, every number is looked at.
         if float(tensor.detach().sum()) < math.inf:
             return
-        bad = (tensor.isnan() | tensor.isposinf()) & _existing(declared, tensor, batch)
-        for name, mask in batch.masks.items():
-            bad &= _over(declared, mask, self.graph.variables[name].dims)
+        bad = (tensor.isnan() | tensor.isposinf()) & self._read(declared, tensor, batch)
         if bool(bad.any()):
             spot = bad.nonzero()[0].tolist()
             value = "NaN" if math.isnan(float(tensor[tuple(spot)])) else "inf"
             raise data_error(
                 self.source, "E0512", declared.span, name=declared.name, value=value, example=spot[0], place=spot[1:]
             )
+
+    def _converted(self, declared: Input, given: Tensor, tensor: Tensor, batch: Batch) -> None:
+        """Refuse finite numbers that the type of scores cannot hold, where there is a cell."""
+        left = overflow(given, tensor)
+        bad = None if left is None else left & self._read(declared, tensor, batch)
+        if bad is not None and bool(bad.any()):
+            spot = bad.nonzero()[0].tolist()
+            facts = {"value": beyond(given[tuple(spot)], tensor), "example": spot[0], "place": spot[1:]}
+            raise data_error(self.source, "E0512", declared.span, name=declared.name, help=SCALED, **facts)
+
+    def _read(self, declared: Input, tensor: Tensor, batch: Batch) -> Tensor:
+        """[B, *axes]: the entries of an input that belong to a cell."""
+        found = _existing(declared, tensor, batch)
+        for name, mask in batch.masks.items():
+            found = found & _over(declared, mask, self.graph.variables[name].dims)
+        return found
+
+    def _edges(self, wanted: Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int], batch: Batch) -> None:
+        """Check that edges lead to positions of their own example."""
+        fixed = batch.fixed.get(wanted.declared.name)
+        differ = any(dim in batch.along and batch.along[dim].count is not None for dim in edges.ends)
+        if fixed is not None and not differ and self._fit(wanted.declared.name, fixed, sizes):
+            return
+        if tensor.numel() == 0 or not seen(tensor):
+            return
+        if fixed is None or differ:
+            self._edge_values(wanted, edges, tensor if fixed is None else fixed, sizes, batch)
+        else:
+            self.check_fixed_edges(wanted, edges, fixed, sizes)
 
     def _fit(self, name: str, fixed: Tensor, sizes: Mapping[str, int]) -> bool:
         """Whether these are fixed edges whose ends were looked at, and neither they nor sizes have changed since."""
@@ -149,24 +183,57 @@ class Values:
             self._edge_values(wanted, edges, fixed, sizes)
             self._fitting[wanted.declared.name] = (fixed, fixed._version, [sizes.get(dim) for dim in edges.ends])
 
-    def _edge_values(self, wanted: Wanted, edges: EdgeType, tensor: Tensor, sizes: Mapping[str, int]) -> None:
-        known = [sizes[dim] for dim in edges.ends if dim in sizes]
+    def _edge_values(
+        self,
+        wanted: Wanted,
+        edges: EdgeType,
+        tensor: Tensor,
+        sizes: Mapping[str, int],
+        batch: Batch | None = None,
+    ) -> None:
+        """Refuse ends [B or 1, E, ends] that are no positions of their example; rows beyond its edges are padding."""
+        known = [dim for dim in edges.ends if dim in sizes]
         if not known or not tensor.numel():
             return
+        counts = {dim: None if batch is None or dim not in batch.along else batch.along[dim].count for dim in known}
+        own = {dim: one for dim, one in counts.items() if one is not None and one.numel()}
+        least = min(extremes(own[dim])[0] if dim in own else sizes[dim] for dim in known)
         low, high = extremes(tensor)
-        if low >= -1 and high < min(known):
+        if low >= -1 and high < least:
             return  # whichever end has them
+        rows = None if batch is None else batch.exists.get(edges.over)
         for end, dim in enumerate(edges.ends):
-            size = sizes.get(dim)
-            ends = tensor[..., end]
-            if size is None:
+            if dim not in sizes:
                 continue
-            low, high = extremes(ends)
-            if low < -1 or high >= size:
-                bad = ((ends < -1) | (ends >= size)).nonzero()[0]
-                found = f"the position {int(ends[tuple(bad)])} in example {int(bad[0])}"
+            ends = tensor[..., end]
+            count = own.get(dim)
+            bad = (ends < -1) | (ends >= (sizes[dim] if count is None else count.unsqueeze(1)))
+            bad = bad if rows is None else bad & rows
+            if bool(bad.any()):
+                example, place = bad.nonzero()[0].tolist()
+                found = f"the position {int(ends.expand(bad.shape)[example, place])} in example {example}"
+                size = sizes[dim] if count is None else int(count[example])
                 remedy = f"`{dim}` has {size} positions, counted from 0; pad unused rows with -1"
                 raise wanted.wrong_kind(self.source, found, remedy)
+
+
+SCALED = "scale the data, or compute in a wider type (`model.double()`); -inf itself forbids"
+
+
+def overflow(given: Tensor, converted: Tensor) -> Tensor | None:
+    """Which finite numbers became infinite in a narrower floating-point type; `None` where none did."""
+    if not (given.is_floating_point() and torch.finfo(given.dtype).max > torch.finfo(converted.dtype).max):
+        return None
+    infinite = converted.detach().isinf()
+    if not bool(infinite.any()):
+        return None
+    return infinite & given.detach().isfinite()
+
+
+def beyond(number: Tensor, converted: Tensor) -> str:
+    """A number that a type cannot hold, in words."""
+    kind = str(converted.dtype).removeprefix("torch.")
+    return f"{float(number.detach()):g}, which {kind} cannot hold,"
 
 
 def extremes(tensor: Tensor) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from energyml.bind.batch import Along, Batch, Nested
-from energyml.bind.inputs import Axis, DataError, Values, Wanted, data_error, extremes
+from energyml.bind.batch import Along, Batch, Nested, exist_below
+from energyml.bind.inputs import NO_LABELS, Axis, DataError, Values, Wanted, data_error, extremes
 from energyml.diagnostics import Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
@@ -109,7 +109,7 @@ class BatchMaker:
         if masks:
             batch.masks.update({name: tensor.to(device) for name, tensor in masks.items()})
             self._padding_behind(batch, by_dim)
-        self.values.check(batch, sizes)
+        self.values.check(batch, sizes, given)
         return batch
 
     def check_fixed(self, fixed: Mapping[str, Tensor]) -> None:
@@ -150,6 +150,8 @@ class BatchMaker:
             found = "complex" if tensor.is_complex() else "real"
             found = f"{found} numbers" if wanted.integral or tensor.is_complex() else "integers"
             raise wanted.wrong_kind(self.source, found)
+        if tensor.dtype in NO_LABELS:
+            raise wanted.wrong_kind(self.source, NO_LABELS[tensor.dtype], "convert it with `.to(torch.int64)`")
         for number, axis in enumerate(wanted.axes, start=1):
             if axis.offset:
                 shorter.append(_Shorter(wanted, tensor, number, axis))
@@ -263,7 +265,11 @@ class BatchMaker:
             if given.numel() and seen(given):
                 low, high = extremes(given)
                 if low < 0 or high > size:
-                    raise self.fail_sizes(dim.span, f"a length of `{name}` lies outside 0..{size}")
+                    outside, outer = (given < 0) | (given > size), lengths.get(dim.within or "")
+                    if outer is not None:  # behind the end of the outer dim anything may stand
+                        outside = outside & exist_below(outer.to(given.device), given.shape[1])
+                    if bool(outside.any()):
+                        raise self.fail_sizes(dim.span, f"a length of `{name}` lies outside 0..{size}")
             count = given.to(batch.device)
             if dim.kind == "nested":
                 batch.nested[name].count = count

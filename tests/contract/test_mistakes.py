@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import energyml as em
 from energyml.backend import QueryRefused
@@ -163,9 +164,7 @@ factor arc [e = (i, j) in link] (y[i], y[j]) = potts(1)
     torch.testing.assert_close(known, torch.tensor([2 * (torch.e + 1)]).log())
 
 
-@pytest.mark.parametrize("using", ["exact", "enumerate"])
-def test_an_edge_from_padding_is_no_edge(using: str) -> None:
-    text = """\
+PUSH = """\
 dim N, E
 labels Tag = {A, B}
 input link : edge(N, N)[E]
@@ -173,11 +172,55 @@ input u : real[N, Tag]
 output y : Tag[N]
 factor push [e = (i, j) in link] (y[j]) = u[i]
 """
-    made = em.compile(text)
+
+
+def single(n: int, size: int, edges: list[list[int]]) -> dict[str, Any]:
+    """An example of its own size, as tensors without padding."""
+    u = torch.arange(2.0 * size).reshape(size, 2)
+    return {"u": u[:n].unsqueeze(0), "link": torch.tensor(edges, dtype=torch.long).reshape(1, len(edges), 2)}
+
+
+@pytest.mark.parametrize("stated", ["lengths of both", "lengths of N"])
+def test_edges_in_a_batch_are_refused_as_those_of_its_examples_are(stated: str) -> None:
+    """The position must exist in its own example; rows of padding may hold anything where their number is stated."""
+    made, size, most = em.compile(PUSH), 4, 3
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        ns = torch.randint(1, size + 1, (3,), generator=generator).tolist()
+        es = torch.randint(0, most + 1, (3,), generator=generator).tolist()
+        edges = [torch.randint(-1, size if k else 1, (e, 2), generator=generator).tolist() for k, e in enumerate(es)]
+        both = stated == "lengths of both"
+        link = torch.full((3, most, 2), 9 if both else -1)
+        for row, one in zip(link, edges, strict=True):
+            row[: len(one)] = torch.tensor(one, dtype=torch.long).reshape(-1, 2)
+        u = torch.arange(2.0 * size).reshape(1, size, 2).repeat(3, 1, 1)
+        lengths = {"N": torch.tensor(ns), **({"E": torch.tensor(es)} if both else {})}
+        alone: list[Any] = []
+        for n, one in zip(ns, edges, strict=True):
+            try:
+                alone.append(made.infer(**single(n, size, one)).log_partition)
+            except DataError as problem:
+                alone.append(str(problem))
+        wrong = [number for number, one in enumerate(alone) if isinstance(one, str)]
+        if not wrong:
+            found = made.infer(u=u, link=link, lengths=lengths).log_partition
+            torch.testing.assert_close(found, torch.cat(alone))
+            continue
+        with pytest.raises(DataError) as refused:
+            made.infer(u=u, link=link, lengths=lengths)
+        told = [
+            one.replace("in example 0", f"in example {number}") for number, one in enumerate(alone) if number in wrong
+        ]
+        assert str(refused.value) in told
+
+
+@pytest.mark.parametrize("using", ["exact", "enumerate"])
+def test_an_edge_from_a_position_without_a_cell_is_no_edge(using: str) -> None:
+    made = em.compile(PUSH)
     u = torch.tensor([[[0.0, 1.0], [0.0, 5.0]]]).repeat(2, 1, 1)
     link = torch.tensor([[[0, 0], [1, 0]]]).repeat(2, 1, 1)
-    found = made.infer(using=using, u=u, link=link, lengths={"N": [2, 1]}).max_marginals["y"][:, 0]
-    assert (found[:, 1] - found[:, 0]).tolist() == [6.0, 1.0]
+    with pytest.raises(DataError, match=r"the position 1 in example 1(.|\n)*`N` has 1 positions"):
+        made.infer(using=using, u=u, link=link, lengths={"N": [2, 1]})
     masked = made.infer(using=using, u=u, link=link, mask={"y": torch.tensor([[True, False], [True, True]])})
     gained = masked.max_marginals["y"][:, 0]
     assert (gained[:, 1] - gained[:, 0]).tolist() == [6.0, 6.0], "a position without a cell still exists"
@@ -237,3 +280,123 @@ def test_no_number_in_a_pair_next_to_a_gap_is_let_through() -> None:
         pairs.infer(u=scores(), v=v)
     gap = torch.tensor([[True, True, False, True], [True] * 4])
     assert bool(pairs.infer(u=scores(), v=v, mask=gap).log_partition.isfinite().all())
+
+
+TAGGED = """\
+labels Tag = {A, B, C}
+dim T
+input word : Tag[T]
+input u : real[T, Tag]
+input v : real[T-1, from: Tag, to: Tag]
+output y : Tag[T]
+net f = embedding(out: Tag)
+chain y { unary: f(word) + u, pair: v }
+"""
+# Where a mistake stands along the axis of positions, and the call that reads it.
+PLACED: dict[str, Callable[[em.EnergyModel, dict[str, Any], Callable[[Tensor], Tensor]], object]] = {
+    "a word": lambda made, given, wrong: made.infer(**{**given, "word": wrong(given["word"])}),
+    "a score": lambda made, given, wrong: made.infer(**{**given, "u": wrong(given["u"])}),
+    "a pair": lambda made, given, wrong: made.infer(**{**given, "v": wrong(given["v"])}),
+    "evidence": lambda made, given, wrong: made.infer(**given, evidence={"y": wrong(given["word"])}),
+    "an answer": lambda made, given, wrong: made.infer(**given).log_prob(y=wrong(given["word"])),
+    "a full answer": lambda made, given, wrong: made.score(**given, y=wrong(given["word"])),
+    "gold": lambda made, given, wrong: made.loss(objective="nll", **given, y=wrong(given["word"])),
+    "a cost": lambda made, given, wrong: made.infer(**given).max_with_cost(y=wrong(given["u"])),
+    "a vector": lambda made, given, wrong: made.soft_score(**given, y=wrong(given["u"].double())),
+    "values": lambda made, given, wrong: made.infer(**given).expectation({"y": wrong(given["u"])}),
+}
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_mistakes_count_where_a_single_example_would_have_them(kind: str) -> None:
+    made = em.compile(TAGGED, seed=0)
+    given: dict[str, Any] = {
+        "word": torch.zeros(2, 4, dtype=torch.long),
+        "u": torch.zeros(2, 4, 3),
+        "v": torch.zeros(2, 3, 3, 3),
+        "lengths": torch.tensor([4, 2]),
+    }
+    ends = {"a pair": 1}.get(kind, 2)  # one more position than pairs
+    for place in range(3):
+
+        def wrong(tensor: Tensor, place: int = place) -> Tensor:
+            tensor = tensor.clone()
+            tensor[1, place] = (
+                9 if not tensor.is_floating_point() else -1e300 if tensor.dtype == torch.float64 else float("nan")
+            )
+            return tensor
+
+        if place >= ends:
+            PLACED[kind](made, given, wrong)
+            continue
+        message = "the cost of `y` holds NaN" if kind == "a cost" else "in example 1"
+        with pytest.raises(em.EnergyError, match=message):
+            PLACED[kind](made, given, wrong)
+
+
+def test_lengths_inside_of_a_position_count_where_there_is_one() -> None:
+    text = """\
+labels Char = {a, b}
+labels Tag = {A, B}
+dim T
+dim M[T]
+input char : Char[T, M]
+output y : Tag[T]
+net f = chars_words(out: Tag, chars: 2, char_layers: 1, hidden: 2, layers: 1)
+param w : real[from: Tag, to: Tag]
+chain y { unary: f(char), pair: w }
+"""
+    made = em.compile(text.replace("f(char)", "f(char, word)").replace("output", "input word : Tag[T]\noutput"), seed=0)
+    given = {"char": torch.zeros(2, 3, 2, dtype=torch.long), "word": torch.zeros(2, 3, dtype=torch.long)}
+    lengths = {"T": torch.tensor([3, 2]), "M": torch.tensor([[1, 2, 1], [2, 1, 0]])}
+    known = made.infer(**given, lengths=lengths).log_partition
+    for junk in (-7, 9):
+        inner = lengths["M"].clone()
+        inner[1, 2] = junk
+        torch.testing.assert_close(made.infer(**given, lengths={**lengths, "M": inner}).log_partition, known)
+        inner[1, 1] = junk
+        with pytest.raises(DataError, match=r"a length of `M` lies outside 0..2"):
+            made.infer(**given, lengths={**lengths, "M": inner})
+
+
+WIDE = {"float32": (torch.float32, torch.float64, 1e300), "float16": (torch.float16, torch.float32, 1e30)}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", WIDE)
+def test_numbers_that_leave_the_type_of_scores_are_refused(dtype: str, sign: int) -> None:
+    """-inf forbids, but a finite number that becomes -inf was not meant to."""
+    narrow, wide, large = WIDE[dtype]
+    made, u = em.compile(CHAIN.replace("f(u) + u", "u")).to(narrow), scores().to(wide)
+    u[1, 2, 0] = sign * large
+    said = rf"E0512.*`u` holds {sign * large:g}, which {dtype} cannot hold, in example 1, at \[2, 0\]".replace(
+        "+", r"\+"
+    )
+    with pytest.raises(DataError, match=said):
+        made.infer(u=u)
+    made.infer(u=u, lengths=[4, 2])
+    made.infer(u=u, mask=torch.tensor([[True] * 4, [True, True, False, True]]))
+    fixed = model().to(narrow).fix(u=u[1:])
+    with pytest.raises(DataError, match=r"in example 0, at \[2, 0\]"):
+        fixed.infer()
+    u[1, 2, 0] = float("-inf")
+    assert bool(made.infer(u=u).log_partition.isfinite().all())
+    with pytest.raises(DataError, match=f"`y` holds .*, which {dtype} cannot hold, in example 1"):
+        made.infer(u=scores().to(narrow)).max_with_cost(y=torch.where(u.isinf(), sign * large, u))
+    with pytest.raises(DataError, match=f"`y` holds a number that {dtype} cannot hold in example 1"):
+        made.infer(u=scores().to(narrow)).expectation({"y": torch.where(u.isinf(), sign * large, u)})
+
+
+def test_whole_numbers_that_conversion_would_change_are_refused() -> None:
+    made = em.compile(TAGGED, seed=0)
+    given = {"u": torch.zeros(1, 2, 3), "v": torch.zeros(1, 1, 3, 3)}
+    for dtype, kind in (
+        (torch.bool, "truth values"),
+        (torch.uint64, "unsigned 64-bit numbers"),
+        (torch.float32, "real"),
+    ):
+        wrong = torch.ones(1, 2).to(dtype)
+        with pytest.raises(DataError, match=f"`word` holds {kind}"):
+            made.infer(word=wrong, **given)
+        with pytest.raises(DataError, match=f"`y` holds {kind}"):
+            made.score(word=torch.zeros(1, 2, dtype=torch.long), y=wrong, **given)

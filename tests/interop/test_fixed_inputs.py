@@ -47,10 +47,18 @@ def test_the_batch_comes_from_what_else_is_given(model):
     one = partition(model, bias=BIAS, link=LINK)
     model.fix(link=LINK, bias=BIAS)
     assert partition(model).tolist() == one.tolist()
-    assert partition(model, lengths={"N": torch.tensor([3, 2, 3])}).shape == (3,)
+    assert partition(model, lengths={"N": torch.tensor([3, 3, 3])}).shape == (3,)
     assert partition(model, mask=torch.ones(2, 3, dtype=torch.bool)).tolist() == pytest.approx(one.tolist() * 2)
     assert partition(model, evidence={"y": torch.full((5, 3), -1)}).tolist() == pytest.approx(one.tolist() * 5)
     assert model.score(y=torch.zeros(0, 3, dtype=torch.long)).shape == (0,)
+
+
+def test_fixed_edges_beyond_the_end_of_an_example_are_refused(model):
+    model.fix(link=LINK, bias=BIAS)
+    for _ in range(2):
+        with pytest.raises(em.SpecError, match=r"the position 2 in example 1(.|\n)*`N` has 2 positions"):
+            partition(model, lengths={"N": torch.tensor([3, 2, 3])})
+        partition(model, lengths={"N": torch.tensor([3, 3, 3])})
 
 
 def test_a_call_may_pass_another(model):
