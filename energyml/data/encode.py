@@ -132,8 +132,13 @@ class Encoder:
         for value, example in zip(values, examples, strict=True):
             if value.ndim != len(declared.axes):
                 raise _unfit(target, example, f"{value.ndim} axes")
-            if value.size and int(value.max()) >= count:
-                facts = {"place": example.place(), "label": str(int(value.max())), "labels": declared.element}
+            if value.dtype.kind not in "iu":
+                found_here = str(value.flat[0]) if value.size else str(value.dtype)
+                facts = {"place": example.place(), "expected": "the number of a label", "found": found_here}
+                raise BadData("E0806", field=target.name, **facts)
+            wrong = value[(value < -1) | (value >= count)]
+            if wrong.size:
+                facts = {"place": example.place(), "label": str(int(wrong[0])), "labels": declared.element}
                 raise BadData("E0807", field=target.name, help=f"`{declared.element}` has {count} labels", **facts)
         self._sizes(target, declared, [value.shape for value in values], examples, found)
         return pack(values, form)
@@ -238,19 +243,23 @@ class Encoder:
                         raise BadData("E0806", field=target.name, help="positions are counted from 0", **facts)
 
     def _reshaped(self, array: Array, fixed: list[int | None], target: Target, example: Example) -> Array:
-        """An array that is written otherwise than declared: features in rows of their own, a single channel, nothing.
+        """An array that is written otherwise than declared: flat rows, axes that are split or merged in place, nothing.
 
-        The first axis stays as it is; those behind it may be cut otherwise, as 16 x 8 pixels into 1 x 16 x 8 or 128.
+        Numbers keep their order, and no axis is cut across another: 16 x 8 pixels are 128, 2 x 8 x 8 or 1 x 16 x 8, but
+        no 8 x 16, and 16 x 8 x 3 are no 3 x 16 x 8.
         """
         inner = [size for size in fixed[1:] if size is not None]
-        if fixed and fixed[0] is None and len(inner) == len(fixed) - 1:
-            count = len(array) if array.ndim else 0
-            if array.ndim and array.size == count * prod(inner):
-                return array.reshape(count, *inner)
+        help_text = None
+        if fixed and fixed[0] is None and len(inner) == len(fixed) - 1 and array.ndim:
+            row = array.shape[1:]
+            if array.shape == (0,) or _nested_shapes(row, inner):
+                return array.reshape(len(array), *inner)
+            if prod(row) == prod(inner):
+                help_text = "numbers keep their order: declare the axes as the data has them, or turn them in the data"
         if array.ndim == len(fixed) + 1 and array.shape[0] == 1 and set(fixed) == {None}:
             single: Array = array[0]  # a grey image [1, H, W] as [H, W]
             return single
-        raise _unfit(target, example, f"numbers of shape {list(array.shape)}")
+        raise _unfit(target, example, f"numbers of shape {list(array.shape)}", help_text)
 
     # ---------------------------------------------------------------------------------------------------------- nested
 
@@ -351,10 +360,15 @@ def _tensor_type(declared: TensorType | EdgeType) -> TensorType:
     return TensorType("edge", (dim_axis(declared.over), number_axis(len(declared.ends))))
 
 
-def _unfit(target: Target, example: Example, found: str) -> BadData:
-    return BadData(
-        "E0816", field=target.name, place=example.place(), name=target.name, type=str(target.type), found=found
-    )
+def _unfit(target: Target, example: Example, found: str, help_text: str | None = None) -> BadData:
+    facts = {"place": example.place(), "name": target.name, "type": str(target.type), "found": found}
+    return BadData("E0816", field=target.name, help=help_text, **facts)
+
+
+def _nested_shapes(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether one shape is the other with axes split or merged in place: its axes end where those of the other do."""
+    first, second = ({prod(shape[: n + 1]) for n in range(len(shape))} - {1} for shape in (one, other))
+    return prod(one) == prod(other) and (first <= second or second <= first)
 
 
 def _flattened(value: Any, rank: int, target: Target, example: Example) -> tuple[list[Any], tuple[int, ...]]:
@@ -384,23 +398,31 @@ def _labels_only(found: list[Any], target: Target, example: Example) -> list[Any
 
 
 def _as_numbers(value: Any, target: Target, example: Example, *, whole: bool) -> Array:
-    if isinstance(value, np.ndarray):
-        return value
+    """Numbers that the type of a batch holds: 64-bit whole numbers, or finite 32-bit reals (whole ones stay whole)."""
     try:
         array = np.asarray(value)
     except ValueError:
         raise _unfit(target, example, "lists of different lengths") from None
-    if array.size == 0:
+    listed = not isinstance(value, np.ndarray)
+    if array.size == 0 and listed:
         return array.astype(np.int64 if whole else np.float32)
+    facts = {"place": example.place(), "expected": "a whole number" if whole else "a number"}
     if array.dtype.kind not in ("iu" if whole else "iuf"):
-        wrong = _first_wrong(value, whole)
-        expected = "a whole number" if whole else "a number"
-        raise BadData("E0806", field=target.name, place=example.place(), expected=expected, found=wrong)
+        wrong = _first_wrong(value if listed else array.tolist(), whole) or str(array.flat[0])
+        raise BadData("E0806", field=target.name, found=wrong, **facts)
+    if whole and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise BadData(
+            "E0806", field=target.name, found=str(array.max()), **{**facts, "expected": "a whole number of 64 bits"}
+        )
+    if whole:
+        return array.astype(np.int64)
+    if array.dtype.kind != "f" and not listed:
+        return array  # pixels: kept small
     with np.errstate(over="ignore"):
-        made = array.astype(np.int64 if whole else np.float32)
+        made = array.astype(np.float32)
     if not np.isfinite(made).all():
         wrong = str(array[~np.isfinite(made)].flat[0])
-        raise BadData("E0806", field=target.name, place=example.place(), expected="a finite number", found=wrong)
+        raise BadData("E0806", field=target.name, found=wrong, **{**facts, "expected": "a finite number of 32 bits"})
     return made
 
 
@@ -413,7 +435,8 @@ def _first_wrong(value: Any, whole: bool) -> str:
                 return wrong
         return ""
     right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    return "" if right else str(value)
+    fits = not whole or not right or abs(value) < 2**63
+    return "" if right and fits else str(value)
 
 
 def _located(shapes: Sequence[tuple[int, ...]], examples: Sequence[Example], position: int) -> tuple[Example, int]:

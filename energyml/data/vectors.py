@@ -23,6 +23,7 @@ from energyml.nets.features import VectorEmbedding
 if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel
 
+LARGEST = torch.finfo(torch.float32).max  # of what a weight holds
 PACKAGE = "package:"
 
 
@@ -130,8 +131,9 @@ def _number(line: Line, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise BadData("E0806", place=line.place, expected="a number", found=text)
+    if not abs(value) <= LARGEST:
+        expected = "a number of 32 bits" if math.isfinite(value) else "a number"
+        raise BadData("E0806", place=line.place, expected=expected, found=text)
     return value
 
 

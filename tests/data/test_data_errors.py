@@ -2,13 +2,17 @@
 
 import gzip
 import io
+import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from energyml.data import DataError, load_data, stream_data
 from energyml.data.problems import PackageMissing
+from energyml.data.readers.jsonl import JsonLines
+from energyml.data.readers.reader import Example
 from energyml.diagnostics import Source
 from tests.data.specs import CHARACTERS, HORSES, OCR, SENTENCES, TAGGER, TRANSLATION, TREE, letter_line, load
 
@@ -208,6 +212,16 @@ def test_a_declaration_that_the_reader_does_not_give() -> None:
     [
         ('{"vector": [[0, "x"]], "link": [], "y": ["neutral"]}', "E0806", "t:1: expected a number, found `x`"),
         ('{"vector": [[0, NaN]], "link": [], "y": ["neutral"]}', "E0806", "expected a finite number"),
+        ('{"vector": [[0, -1e300]], "link": [], "y": ["neutral"]}', "E0806", "number of 32 bits, found `-1e+300`"),
+        (
+            '{"vector": [[0, 1]], "link": [[0, 18446744073709551615]], "y": ["neutral"]}',
+            "E0806",
+            "18446744073709551615",
+        ),
+        ('{"vector": [[0, 1]], "link": [[0, 1e99]], "y": ["neutral"]}', "E0806", "a whole number, found `1e+99`"),
+        ('{"vector": [[0, 1]], "link": [[-7, 99999999999999999999]], "y": ["neutral"]}', "E0806", "expected a whole"),
+        ('{"vector": [[0, true]], "link": [], "y": ["neutral"]}', "E0806", "found `a truth value`"),
+        ('{"vector": [[0, 1]], "link": [], "y": [true]}', "E0806", "found `a truth value`"),
         ('{"vector": [[0, 1]], "link": [[0.5, 0]], "y": ["neutral"]}', "E0806", "expected a whole number, found `0.5`"),
         ('{"vector": [[0, 1]], "link": [[0, 1]], "y": ["neutral"]}', "E0806", "a position of `N`, from 0 to 0"),
         ('{"vector": [[0, 1, 2]], "link": [], "y": ["neutral"]}', "E0816", "input vector : real[N, 2]"),
@@ -224,6 +238,65 @@ def test_a_declaration_that_the_reader_does_not_give() -> None:
 )
 def test_json_that_does_not_fit(line: str, code: str, part: str) -> None:
     check(refusal(TREE, "jsonl('t', validation: 0)", {"t": line}), code, part)
+
+
+PIXELS = OCR.replace("real[T, 1, 16, 8]", "real[T, 3, 4, 2]")
+
+
+def rows(*shape: int) -> str:
+    """Two positions with the numbers from 0, in this shape, as JSON."""
+    numbers = np.arange(2 * int(np.prod(shape))).reshape(2, *shape)
+    return json.dumps({"image": numbers.tolist(), "y": ["a", "b"]})
+
+
+@pytest.mark.parametrize(
+    "shape", [(4, 2, 3), (2, 4, 3), (3, 2, 4), (4, 6), (8, 3), (6, 4), (2, 12), (3, 9), (4, 3, 2, 1)]
+)
+def test_numbers_in_other_axes_than_declared_are_refused(shape: tuple[int, ...]) -> None:
+    """The count is the same, but an axis would be cut across another."""
+    said = refusal(PIXELS, "jsonl('t', validation: 0)", {"t": rows(*shape)})
+    check(said, "E0816", "t:1: `image` is declared `real[T, 3, 4, 2]`", str([2, *shape]))
+    if np.prod(shape) == 24:
+        assert "numbers keep their order" in said
+
+
+@pytest.mark.parametrize("shape", [(24,), (3, 8), (12, 2), (3, 2, 2, 2), (1, 3, 4, 2), (3, 1, 4, 2), (3, 4, 2, 1)])
+def test_numbers_in_axes_that_are_split_or_merged_keep_their_order(shape: tuple[int, ...]) -> None:
+    data = load(PIXELS, "jsonl('t', validation: 0)", {"t": rows(*shape)})
+    assert data.train is not None
+    expected = np.arange(48).reshape(1, 2, 3, 4, 2)
+    assert data.train.batch().tensors["image"].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "part"),
+    [
+        ({"y": np.array([0.7])}, "E0806", "expected the number of a label, found `0.7`"),
+        ({"y": np.array([np.nan])}, "E0806", "expected the number of a label, found `nan`"),
+        ({"y": np.array([True])}, "E0806", "expected the number of a label, found `True`"),
+        ({"y": np.array([3])}, "E0807", "`3` is no label"),
+        ({"y": np.array([-2])}, "E0807", "`-2` is no label"),
+        ({"y": np.array([2**64 - 1], dtype=np.uint64)}, "E0807", "`18446744073709551615` is no label"),
+        ({"vector": np.array([[0, 1e300]])}, "E0806", "found `1e+300`"),
+        ({"vector": np.array([[0, -1e300]])}, "E0806", "found `-1e+300`"),
+        ({"vector": np.array([[0, np.inf]])}, "E0806", "found `inf`"),
+        ({"vector": np.array([[True, False]])}, "E0806", "expected a number, found `True`"),
+        ({"vector": np.array([[1j, 0]])}, "E0806", "expected a number, found `1j`"),
+        ({"link": np.array([[0, 2**64 - 1]], dtype=np.uint64)}, "E0806", "of 64 bits, found `18446744073709551615`"),
+        ({"link": np.array([[0.0, 0.0]])}, "E0806", "expected a whole number, found `0.0`"),
+    ],
+)
+def test_arrays_of_readers_are_looked_at_too(
+    values: dict[str, np.ndarray], code: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {"vector": np.zeros((1, 2)), "link": np.zeros((1, 2), dtype=np.int64), "y": np.zeros(1, dtype=np.int64)}
+    for given in (whole, {**whole, **values}):
+        made = [Example(dict(given), "t", 1)]
+        monkeypatch.setattr(JsonLines, "read", lambda self, files, wanted=None, made=made: iter(made))
+        if given is whole:
+            assert load(TREE, "jsonl('t', validation: 0)", {"t": ""}).train is not None
+        else:
+            check(refusal(TREE, "jsonl('t', validation: 0)", {"t": ""}), code, part)
 
 
 def test_inputs_cannot_be_left_open() -> None:

@@ -165,7 +165,7 @@ def test_grey_pixels_are_read_number_by_number() -> None:
 def picture(size: tuple[int, int], brightness: int, mode: str = "RGB", ending: str = "png") -> bytes:
     image = pytest.importorskip("PIL.Image")
     made = io.BytesIO()
-    colour = brightness if mode == "L" else (brightness, 0, 0)
+    colour = brightness if mode in ("L", "I;16") else (brightness, 0, 0)
     image.new(mode, size, colour).save(made, ending)
     return made.getvalue()
 
@@ -205,6 +205,24 @@ def test_greys_can_be_numbers_of_labels() -> None:
     files = {"i/a.png": picture((4, 4), 9), "m/a.png": picture((2, 2), 2, "L")}
     data = load(spec, "images('i', 'm', color: grey, threshold: none, validation: 0)", files)
     assert spelled(data.train and Flat(data.train)) == [["rider"] * 16]  # type: ignore[arg-type]
+
+
+def test_numbers_of_more_than_8_bits_are_not_cut_off() -> None:
+    """As numbers of labels they are read as they are; as brightness they are refused, and so are colours as labels."""
+    labels = ", ".join(f"l{number}" for number in range(400))
+    spec = HORSES.replace("background, horse", labels).replace("real[3, H", "real[1, H")
+    reader = "images('i', 'm', color: grey, threshold: {}, validation: 0)"
+    image, wide = picture((2, 2), 9), picture((2, 2), 300, "I;16")
+    data = load(spec, reader.format("none"), {"i/a.png": image, "m/a.png": wide})
+    assert spelled(data.train and Flat(data.train)) == [["l300"] * 4]  # type: ignore[arg-type]
+    wrong = {
+        "none": ({"i/a.png": image, "m/a.png": image}, "are colours or reals"),
+        "128": ({"i/a.png": image, "m/a.png": wide}, "have more than 8 bits"),
+        "5": ({"i/a.png": wide, "m/a.png": picture((2, 2), 9, "L")}, "have more than 8 bits"),
+    }
+    for threshold, (files, said) in wrong.items():
+        with pytest.raises(DataError, match=f"E0809.*{said}"):
+            load(spec, reader.format(threshold), files)
 
 
 class Flat:

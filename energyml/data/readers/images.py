@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 BRIGHTEST = 255
+NUMBERED = ("1", "L", "P")  # modes whose pixels are numbers; `I` and `I;16` are too
+NUMBERS = "write the number of a pixel's label as its grey, or choose a `threshold`"
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
 
 
@@ -44,7 +46,8 @@ class Images(Reader):
         """
         masked = wanted is None or "mask" in wanted
         for path, mask in self._paired(*files[:2]) if masked else self._unpaired(files):
-            picture = self._sized(self._opened(path).convert("RGB" if self.options["color"] == "rgb" else "L"))
+            picture = self._of_bytes(self._opened(path), path)
+            picture = self._sized(picture.convert("RGB" if self.options["color"] == "rgb" else "L"))
             pixels = np.asarray(picture, dtype=np.uint8)
             pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
             values: dict[str, Any] = {"image": np.ascontiguousarray(pixels)}
@@ -67,19 +70,28 @@ class Images(Reader):
             return [(one, None) for one in files]
         return [(f"{files[0]}/{name}", None) for name in _pictures(self.root.files_in(files[0])).values()]
 
-    def _labels(self, path: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+    def _labels(self, path: str, size: tuple[int, int]) -> NDArray[Any]:
         """The labels of a mask's pixels; greys are averaged before they are cut, numbers of labels never are."""
         from PIL.Image import Resampling
 
         threshold = self.options["threshold"]
         mask = self._opened(path)
         if threshold == "none":
-            numbers = mask if mask.mode in ("P", "L") else mask.convert("L")
-            return np.asarray(numbers.resize(size, Resampling.NEAREST), dtype=np.uint8)
-        grey = mask.convert("L")
+            if mask.mode not in NUMBERED and not mask.mode.startswith("I"):
+                problem = f"its pixels are colours or reals (mode {mask.mode}), not numbers of labels"
+                raise BadData("E0809", path=self.root.shown(path), problem=problem, help=NUMBERS)
+            return np.asarray(mask.resize(size, Resampling.NEAREST)).astype(np.int64)
+        grey = self._of_bytes(mask, path).convert("L")
         grey = grey if grey.size == size else grey.resize(size, Resampling.BILINEAR)
         cut: NDArray[np.uint8] = (np.asarray(grey) >= threshold).astype(np.uint8)
         return cut
+
+    def _of_bytes(self, picture: Image, path: str) -> Image:
+        """An image whose channels are bytes: others would be cut off at 255."""
+        if picture.mode.startswith(("I", "F")):
+            problem = f"its pixels have more than 8 bits (mode {picture.mode})"
+            raise BadData("E0809", path=self.root.shown(path), problem=problem, help="convert it to 8 bits a channel")
+        return picture
 
     def _sized(self, picture: Image) -> Image:
         from PIL.Image import Resampling

@@ -33,10 +33,19 @@ class JsonLines(FileReader):
                 raise BadData("E0812", place=line.place, problem=reason) from problem
             if not isinstance(found, dict):
                 raise BadData("E0812", place=line.place, problem=f"an object is expected, found {_kind(found)}")
+            truths = "true" in line.text or "false" in line.text  # beside numbers, NumPy would take them for 1 and 0
             for name in wanted or ():
                 if name not in found:
                     raise BadData("E0814", place=line.place, name=name, field=name)
+                if truths and _has_truth(found[name]):
+                    facts = {"expected": "a number or a label", "found": "a truth value"}
+                    raise BadData("E0806", place=line.place, field=name, **facts)
             yield Example(found, line.file, line.number)
+
+
+def _has_truth(value: object) -> bool:
+    """Whether there is a truth value anywhere in nested lists."""
+    return any(map(_has_truth, value)) if isinstance(value, list) else isinstance(value, bool)
 
 
 def _kind(value: object) -> str:
