@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from energyml import cards, errors
+from energyml.bind.rules import broken_rules
 from energyml.cards.card import Selection
 from energyml.diagnostics import Source, SpecError
 from energyml.ir.graph import Graph
@@ -24,13 +26,19 @@ STEP_METHODS = ("start", "embed", "embed_soft", "step")  # of a step network, se
 
 
 def bind_labels(graph: Graph, source: Source, labels: Mapping[str, Sequence[str]] | None) -> Graph:
-    """Fill in the label sets that come from data; all are known afterwards, or the missing ones are named."""
+    """Fill in the label sets that come from data; all are known afterwards, or the missing ones are named.
+
+    Rules that name labels (schemes, end labels) are checked against those that the spec does not list.
+    """
     given = dict(labels or {})
     bound: dict[str, LabelSet] = {}
     missing = []
     for name, label_set in graph.label_sets.items():
         known = given.pop(name, None)
         if known is not None:
+            problem = _unfit_labels(label_set, known)
+            if problem is not None:
+                missing.append(errors.diagnostic("E0517", label_set.span, name=name, problem=problem))
             bound[name] = replace(label_set, labels=tuple(known))
         elif label_set.labels is None and (brought := network_labels(graph, label_set)) is not None:
             bound[name] = replace(label_set, labels=brought)
@@ -43,7 +51,25 @@ def bind_labels(graph: Graph, source: Source, labels: Mapping[str, Sequence[str]
         raise SpecError(source, missing)
     if given:
         raise SpecError(source, [errors.diagnostic("E0502", None, name=next(iter(given)), help="it is no label set")])
-    return replace(graph, label_sets=bound)
+    found = replace(graph, label_sets=bound)
+    broken = broken_rules(found, [name for name, one in graph.label_sets.items() if one.labels is None])
+    if broken:
+        raise SpecError(source, broken)
+    return found
+
+
+def _unfit_labels(declared: LabelSet, labels: Sequence[str]) -> str | None:
+    """Why labels cannot be those of a set; `None` when they can."""
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        return f"labels are given as a list of texts, found {labels!r}"
+    if not labels:
+        return "there are none"
+    twice = next((label for label, count in Counter(labels).items() if count > 1), None)
+    if twice is not None:
+        return f"`{twice}` occurs twice"
+    if declared.labels is not None and tuple(labels) != declared.labels:
+        return "the spec lists others, or the same in another order"
+    return None
 
 
 def network_labels(graph: Graph, label_set: LabelSet) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from energyml.bind.batch import Along, Batch, Nested, exist_below
 from energyml.bind.inputs import NO_LABELS, Axis, DataError, Values, Wanted, data_error, extremes
+from energyml.bind.padding import PaddingNote
 from energyml.diagnostics import Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
@@ -50,6 +51,7 @@ class BatchMaker:
         along = {dim: [v for v in graph.discrete if dim in v.dims] for dim in self.sequence_dims}
         self.alone = {d: [v.name for v in ones] for d, ones in along.items() if all(v.dims == (d,) for v in ones)}
         self.values = Values(graph, source, self.wanted, self.counts)
+        self.padding = PaddingNote(self.wanted, [dim for dim, names in self.alone.items() if names])
 
     def fail(self, code: str, span: Span | None, **facts: object) -> DataError:
         """The error for a tensor that breaks a declaration."""
@@ -110,6 +112,8 @@ class BatchMaker:
             batch.masks.update({name: tensor.to(device) for name, tensor in masks.items()})
             self._padding_behind(batch, by_dim)
         self.values.check(batch, sizes, given)
+        if lengths is None and mask is None:
+            self.padding.look(batch.tensors, size)
         return batch
 
     def check_fixed(self, fixed: Mapping[str, Tensor]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, join_names
 from energyml.written import check_writable, write_lines
 
 if TYPE_CHECKING:
@@ -95,10 +95,12 @@ class Comparison:
         repeats: timed passes.
         rows: one for each backend, in the order that they were named.
         gold: the mean energy of the gold labels; `None` without them.
-        reference: what search errors are against: `exact`, or `best known`.
+        reference: what search errors are against: `exact` answers; the least energies known, which bounds have `proven`
+            to be the least; or the `best known` ones.
         proven: the share of examples whose least known energy is proven to be the least.
         seconds: `loading` (model, data, language models), `inference` and `other`: where the time went.
         notes: what was decided on the way, for people.
+        judges: the backends whose answers are exact.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Comparison:
     proven: float
     seconds: dict[str, float]
     notes: list[str]
+    judges: list[str] = field(default_factory=list)
 
     def __getitem__(self, backend: str) -> Row:
         """The row of a backend, as it was written."""
@@ -174,9 +177,13 @@ class Comparison:
         """What stands below the table."""
         head = f"{self.name}: {self.examples} examples ({self.split}), batches of {self.batch}, {self.repeats} timed "
         lines = [head + ("pass" if self.repeats == 1 else "passes")]
-        against = "exact answers" if self.reference == "exact" else (
-            f"the best answer known, which is proven to be the best for {_percent(self.proven)} of the examples"
-        )  # fmt: skip
+        against = {
+            "exact": f"exact answers, by {join_names(self.judges, 'and')}",
+            "proven": "the best answers known, which bounds prove to be the best; no backend gave exact answers to all",
+        }.get(
+            self.reference,
+            f"the best answer known, which is proven to be the best for {_percent(self.proven)} of the examples",
+        )
         lines.append(f"search error and solved: against {against}")
         spent = self.seconds
         lines.append(
@@ -217,6 +224,7 @@ class Comparison:
             "batch": self.batch,
             "repeats": self.repeats,
             "reference": self.reference,
+            "judges": list(self.judges),
             "proven": self.proven,
             "gold_energy": _number(self.gold),
             "rows": [row.plain() for row in self.rows],

@@ -233,7 +233,12 @@ class _Comparing:
             for trial in self.trials:
                 self.tell(f"{trial.name}: timed pass {number + 1} of {self.repeats}")
                 trial.time()
-        best, proven = self._best([*self.trials, *([reference] if reference is not None else [])])
+        every = [*self.trials, *([reference] if reference is not None else [])]
+        best, proven = self._best(every)
+        judges = [one for one in every if one.answered is not None and bool(one.answered.exact.any())]
+        exact = torch.zeros(len(self.dataset), dtype=torch.bool)
+        for one in judges:
+            exact |= one.answered.exact  # type: ignore[union-attr]
         rows = [self._row(trial, best, columns) for trial in self.trials]
         share = float(proven.double().mean())
         if any(row.memory is not None for row in rows):
@@ -246,7 +251,8 @@ class _Comparing:
         seconds = {"loading": loading, "inference": self.watch.inside, "other": other}
         return Comparison(
             self.subject.name, self.subject.split, len(self.dataset), self.batch, self.repeats, rows, gold,
-            "exact" if share == 1 else "best known", share, seconds, self.notes,
+            "exact" if bool(exact.all()) else "proven" if share == 1 else "best known",
+            share, seconds, self.notes, list(dict.fromkeys(one.name for one in judges)),
         )  # fmt: skip
 
     def _evaluate(self, trial: Trial) -> None:

@@ -174,6 +174,7 @@ class _Loading:
                 learned_from = split == "train" and not judged
                 made[split] = self._dataset(split, self.targets, examples, vocabularies, training=learned_from)
                 notes += _unseen_notes(made[split])
+        notes += self._once_notes(counts)
         labels = {
             name: vocabulary.labels
             for name, vocabulary in vocabularies.items()
@@ -283,6 +284,25 @@ class _Loading:
                 raise BadData("E0819", field=name, name=name, problem=_why_empty(declared.source, counts.get(name)))
         return found
 
+    def _once_notes(self, counts: Mapping[str, Counter[str]]) -> Iterator[str]:
+        """Labels of outputs that training has once: each of them may be a misspelling of another."""
+        tags = {_element(one) for one in self.targets if one.is_output and one.end is None}
+        for name in sorted(tags & counts.keys()):
+            once = sorted(label for label, count in counts[name].items() if count == 1)
+            options = self.graph.label_sets[name].options
+            if once and (options.get("min") or 1) == 1 and not options.get("subwords"):
+                many = "1 label that occurs" if len(once) == 1 else f"{len(once):,} labels that occur"
+                yield (
+                    f"`{name}` has {many} once in training ({_named(once)}): a misspelt label becomes one of its own, "
+                    f"unless the spec lists the labels, as in `labels {name} = {{...}}`"
+                )
+
+
+def _named(labels: Sequence[str]) -> str:
+    """The first labels, and how many there are beside."""
+    more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
+    return ", ".join(f"`{label}`" for label in labels[:MOST_NAMED]) + more
+
 
 def _why_empty(source: str, counts: Counter[str] | None) -> str:
     if source != "data":
@@ -318,10 +338,9 @@ def _unseen_notes(dataset: Dataset | None) -> Iterator[str]:
     for output, counts in dataset.missing.items() if dataset is not None else ():
         assert dataset is not None
         total = sum(counts.values())
-        named = ", ".join(f"`{label}`" for label in list(counts)[:MOST_NAMED])
-        more = f" and {len(counts) - MOST_NAMED} more" if len(counts) > MOST_NAMED else ""
         cells = "1 cell has a label" if total == 1 else f"{total:,} cells have labels"
-        yield f"{dataset.name}: {cells} of `{output}` that training never saw ({named}{more}): counted as wrong"
+        unseen = f"{dataset.name}: {cells} of `{output}` that training never saw"
+        yield f"{unseen} ({_named(list(counts))}): counted as wrong"
 
 
 def _compiled(spec: SpecLike) -> Compiled:

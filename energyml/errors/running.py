@@ -158,4 +158,15 @@ KINDS = (
             labels="{'Tag': ['O', 'B']}",
         ),
     ),
+    Kind(
+        "E0517",
+        "labels that cannot be bound",
+        "the labels that are given for `{name}` cannot be used: {problem}",
+        help="pass each label once, in order, as in `labels={{'{name}': ['a', 'b']}}`; labels that the spec lists "
+        "need not be passed",
+        why="A label's number is its place in its set, so every label stands in it once. Labels that the spec lists "
+        "are not replaced from outside: another order would give weights and data another meaning.",
+        bad=_python("print(model)", _FROM_DATA, labels="{'Tag': ['O', 'B', 'O']}"),
+        good=_python("print(model)", _FROM_DATA, labels="{'Tag': ['O', 'B']}"),
+    ),
 )

@@ -77,9 +77,23 @@ def test_a_bound_proves_what_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Without exact answers: where the dual bound is tight, the best known is the best; without bounds nothing is."""
     monkeypatch.setattr("energyml.comparison.run._Comparing._reference", lambda self: None)
     made = compared(tmp_path, "dual, mean_field(steps: 1)")
-    assert made.reference == "exact" and made.proven == 1.0 and made["dual"].solved == 1.0
+    assert made.reference == "proven" and made.proven == 1.0 and made["dual"].solved == 1.0
+    assert not made.judges and "against the best answers known, which bounds prove to be the best" in made.text()
     made = compared(tmp_path, "mean_field(steps: 1)")
     assert made.reference == "best known" and made.proven == 0.0 and made.rows[0].search_error == 0.0
+
+
+def test_the_footer_names_who_is_exact(tmp_path: Path) -> None:
+    """`exact` refuses this model; what the others are compared with is not said to be its answers."""
+    exact = compared(tmp_path, "exact, mean_field(steps: 1)")
+    assert exact.judges == ["exact"] and "against exact answers, by `exact`\n" in exact.text()
+    by_ilp = compared(tmp_path, "ilp, exact(memory: 1, engine: torch_struct), mean_field(steps: 1)")
+    assert by_ilp.judges[0] == "ilp" and "against exact answers, by `ilp`" in by_ilp.text()
+    spec = SPEC.replace("infer exact", "net g = pooled(hidden: 3)\nscore tail (y) = g(soft(y))\ninfer auto")
+    path = write_task(tmp_path, spec.replace("train nll", "train direct_loss"))
+    refused = em.compare(path, "exact, enumerate, relaxed(steps: 2)", repeats=1)
+    assert refused["exact"].reason is not None and refused.judges == ["enumerate"]
+    assert "against exact answers, by `enumerate`\n" in refused.text() and refused.plain()["judges"] == ["enumerate"]
 
 
 def test_backends_that_cannot_take_part_say_why(tmp_path: Path) -> None:

@@ -400,3 +400,40 @@ def test_whole_numbers_that_conversion_would_change_are_refused() -> None:
             made.infer(word=wrong, **given)
         with pytest.raises(DataError, match=f"`y` holds {kind}"):
             made.score(word=torch.zeros(1, 2, dtype=torch.long), y=wrong, **given)
+
+
+def padded(*lengths: int) -> Tensor:
+    """Scores [B, 4, 3] that are zero behind the end of each example."""
+    u = scores(len(lengths))
+    for row, length in zip(u, lengths, strict=True):
+        row[length:] = 0
+    return u
+
+
+def test_padding_without_lengths_is_told_once() -> None:
+    made, u = model(), padded(4, 2, 3)
+    with pytest.warns(UserWarning, match="2 of 3 examples end in zeros along `T`.*Pass `lengths=` or `mask=`") as told:
+        made.infer(u=u)
+    assert told[0].filename == __file__
+    made.infer(u=u)
+    with pytest.warns(UserWarning, match="end in zeros"):
+        model().loss(objective="nll", u=u, y=torch.zeros(3, 4, dtype=torch.long))
+
+
+def test_what_may_be_meant_is_no_padding() -> None:
+    inside = padded(4, 2)
+    inside[0, 1] = 0
+    part = padded(4, 2)
+    part[1, 2:, 0] = 0.5
+    for u in (scores(), padded(3, 2), padded(0, 0), padded(2), inside, part):
+        model().infer(u=u)
+    model().infer(u=padded(4, 2), lengths=[4, 2])
+    model().infer(u=padded(4, 2), mask=torch.ones(2, 4, dtype=torch.bool))
+    single = em.compile("dim T\nlabels Tag = {A, B}\ninput x : real[T]\noutput y : Tag[T]\nnet f = mlp(out: Tag)\n"
+                        "factor one [t in T] (y[t]) = f(x)[t]\n", seed=0)  # fmt: skip
+    single.infer(x=torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+    tagged = em.compile(TAGGED, seed=0)
+    given = {"u": padded(4, 2), "v": torch.zeros(2, 3, 3, 3)}
+    tagged.infer(word=torch.ones(2, 4, dtype=torch.long), **given)
+    with pytest.warns(UserWarning, match="1 of 2 examples"):
+        em.compile(TAGGED, seed=0).infer(word=torch.tensor([[1, 1, 1, 1], [2, 2, 0, 0]]), **given)

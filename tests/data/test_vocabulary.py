@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+import energyml as em
 from energyml.data import Vocabulary, load_vocabularies, save_vocabularies
 from energyml.diagnostics import EnergyError
 from tests.data.specs import SENTENCES, TAGGER, TRANSLATION, load
@@ -91,3 +93,68 @@ def test_rare_output_labels_are_trained_as_unknown_and_judged_as_wrong() -> None
     accuracy = data.train.metric("accuracy", "y")
     accuracy.update(batch.tensors["y"], batch.gold["y"])
     assert accuracy.value() == pytest.approx(2 / 3)
+
+
+def test_labels_of_outputs_that_occur_once_are_named() -> None:
+    """A misspelt label becomes one of its own; words that occur once are as words are."""
+    reader = "conll('t', columns: 'word y', validation: 0)"
+    once = load(TAGGER, reader, {"t": SENTENCES + "\ncats NN\ncow  O\n"}).notes
+    assert any("`Tag` has 2 labels that occur once in training (`NN`, `O`)" in note for note in once)
+    assert any("`labels Tag = {...}`" in note for note in once) and not any("`Word`" in note for note in once)
+    single = load(TAGGER, reader, {"t": SENTENCES + "\ncats NN\n"}).notes
+    assert any("`Tag` has 1 label that occurs once in training (`NN`)" in note for note in single)
+    assert not any("once" in note for note in load(TAGGER, reader, {"t": SENTENCES}).notes)
+    frequent = TAGGER.replace("labels Tag from data", "labels Tag from data(min: 2, unknown: 'X')")
+    assert not any("once" in note for note in load(frequent, reader, {"t": SENTENCES + "\ncats NN\n"}).notes)
+
+
+def test_a_listed_set_takes_no_other_label_from_training() -> None:
+    listed = TAGGER.replace("labels Tag from data", "labels Tag = {D, N, V}")
+    with pytest.raises(EnergyError, match=r"E0807.*`VV` is no label of `Tag`"):
+        load(listed, "conll('t', columns: 'word y', validation: 0)", {"t": SENTENCES + "\nruns VV\n"})
+
+
+def test_labels_from_data_fit_the_scheme() -> None:
+    spec = TAGGER + "scheme y bio\n"
+    reader = "conll('t', columns: 'word y', validation: 0)"
+    wrong = load(spec, reader, {"t": SENTENCES})
+    with pytest.raises(EnergyError, match=r"E0320.*the label `N` of `Tag` does not fit the scheme `bio`") as refused:
+        em.compile(spec, labels=wrong.labels)
+    assert "note: nor do `D` and `V`" in str(refused.value) and str(refused.value).count("E0320") == 1
+    right = load(spec, reader, {"t": SENTENCES.replace(" D", " O").replace(" N", " B-N").replace(" V", " I-N")})
+    made = em.compile(spec, labels=right.labels, seed=0)
+    names = made.infer(word=torch.zeros(1, 3, dtype=torch.long)).n_best(27).decode("y")
+    assert not any(one[0] == "I-N" for one in names[0] if one)
+
+
+def test_end_labels_and_constraints_know_the_labels_from_data() -> None:
+    sets = {"Source": ["a"], "Target": ["b", "c"]}
+    with pytest.raises(EnergyError, match=r"E0313.*`</s>` is not a label of `Target`"):
+        em.compile(TRANSLATION, labels=sets)
+    em.compile(TRANSLATION, labels={**sets, "Target": ["b", "</s>"]})
+    labels = {"Word": ["a"], "Tag": ["D", "N"]}
+    for rule in ("y[0] = Z", "y[0] ~ 'Z*'", "y[0] != Z"):
+        with pytest.warns(UserWarning, match="no label of `Tag` is like that"):
+            em.compile(TAGGER + f"forbid {rule}\n", labels=labels)
+    em.compile(TAGGER + "forbid y[0] ~ 'N*'\n", labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        (["D", "N", "D"], "`D` occurs twice"),
+        ([], "there are none"),
+        ("DN", "a list of texts, found 'DN'"),
+        ([0, 1], "a list of texts"),
+    ],
+)
+def test_labels_that_are_no_set_are_refused(labels: list[str], problem: str) -> None:
+    with pytest.raises(EnergyError, match=f"E0517.*`Tag` cannot be used: .*{problem}"):
+        em.compile(TAGGER, labels={"Word": ["a"], "Tag": labels})
+
+
+def test_listed_labels_are_not_replaced_from_outside() -> None:
+    listed = TAGGER.replace("labels Tag from data", "labels Tag = {D, N}")
+    em.compile(listed, labels={"Word": ["a"], "Tag": ["D", "N"]})
+    with pytest.raises(EnergyError, match=r"E0517.*the spec lists others, or the same in another order"):
+        em.compile(listed, labels={"Word": ["a"], "Tag": ["N", "D"]})
