@@ -108,12 +108,11 @@ class Values:
                 continue
             if tensor.numel() == 0 or not seen(tensor):
                 continue
-            if not wanted.integral and given[name] is not tensor:
-                self._converted(declared, given[name], tensor, batch)
-            if name not in self.examined:
-                continue
             if not wanted.integral:
-                self._numbers(declared, tensor, batch)
+                if given[name] is not tensor:
+                    self._converted(declared, given[name], tensor, batch)
+                if name in self.examined:
+                    self._numbers(declared, tensor, batch)
                 continue
             count = self.counts[declared.type.element]
             low, high = extremes(tensor)

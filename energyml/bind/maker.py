@@ -112,7 +112,7 @@ class BatchMaker:
             batch.masks.update({name: tensor.to(device) for name, tensor in masks.items()})
             self._padding_behind(batch, by_dim)
         self.values.check(batch, sizes, given)
-        if lengths is None and mask is None:
+        if not self.padding.done and lengths is None and mask is None:
             self.padding.look(batch.tensors, size)
         return batch
 
@@ -154,7 +154,7 @@ class BatchMaker:
             found = "complex" if tensor.is_complex() else "real"
             found = f"{found} numbers" if wanted.integral or tensor.is_complex() else "integers"
             raise wanted.wrong_kind(self.source, found)
-        if tensor.dtype in NO_LABELS:
+        if wanted.integral and tensor.dtype in NO_LABELS:
             raise wanted.wrong_kind(self.source, NO_LABELS[tensor.dtype], "convert it with `.to(torch.int64)`")
         for number, axis in enumerate(wanted.axes, start=1):
             if axis.offset:

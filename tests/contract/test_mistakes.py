@@ -425,7 +425,7 @@ def test_what_may_be_meant_is_no_padding() -> None:
     inside[0, 1] = 0
     part = padded(4, 2)
     part[1, 2:, 0] = 0.5
-    for u in (scores(), padded(3, 2), padded(0, 0), padded(2), inside, part):
+    for u in (scores(), padded(3, 2), padded(0, 0), padded(4, 0), padded(2), inside, part):
         model().infer(u=u)
     model().infer(u=padded(4, 2), lengths=[4, 2])
     model().infer(u=padded(4, 2), mask=torch.ones(2, 4, dtype=torch.bool))
