@@ -190,6 +190,7 @@ class _Comparing:
         self.subject, self.dataset, self.model, self.tell = subject, dataset, model, tell
         self.batch, self.repeats, self.seed, self.watch = batch, repeats, seed, Stopwatch()
         self.decoder, self.device = decoder, device_of(model)
+        dataset.insist_on_labels(model.graph)
         self.begin = time.perf_counter()
         self.batches = [one.to(self.device) for one in Batches(dataset, batch, shuffle=False)]
         self.outputs = list(self.batches[0].gold)

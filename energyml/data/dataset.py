@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +17,11 @@ from energyml.data.encode import Encoded
 from energyml.data.order import shuffled
 from energyml.data.readers.reader import Example
 from energyml.data.vocabulary import Vocabulary
+from energyml.diagnostics import EnergyError
 
 if TYPE_CHECKING:
     from energyml.cards.card import Selection
+    from energyml.ir.graph import Graph
     from energyml.metrics import Confusion, Metric
 
 
@@ -74,6 +77,7 @@ class Dataset:
         bounds: by output whose length is part of the answer: what it is padded to.
         stated: dims that have to be passed as lengths even where all examples agree, since no input shows them.
         keep: whether the examples' values are kept.
+        labels: by label set: all labels in the order of their numbers.
     """
 
     def __init__(
@@ -86,11 +90,13 @@ class Dataset:
         bounds: Mapping[str, int] | None = None,
         stated: Iterable[str] = (),
         keep: bool = False,
+        labels: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name, self.columns, self.vocabularies = name, dict(encoded.columns), dict(vocabularies)
         self.unseen = {output: tuple(labels) for output, labels in encoded.unseen.items()}
         self.missing = {output: dict(counts) for output, counts in encoded.missing.items()}
         self.bounds = dict(bounds or {})
+        self.labels = {name: tuple(one) for name, one in (labels or {}).items()}
         self.examples: tuple[Example, ...] | None = tuple(examples) if keep else None
         self._nested = dict(encoded.nested)
         self._sizes = dict(encoded.sizes)
@@ -112,6 +118,19 @@ class Dataset:
     def nbytes(self) -> int:
         """How much memory the values take, those of examples outside a subset included."""
         return sum(column.nbytes for column in self.columns.values())
+
+    def insist_on_labels(self, graph: Graph) -> None:
+        """Refuse a model whose labels have other numbers than in these data: every answer would be misread."""
+        for name, labels in self.labels.items():
+            known = graph.label_sets[name].labels if name in graph.label_sets else None
+            if known is not None and known != labels:
+                pairs = zip_longest(labels, known)
+                number, (here, there) = next((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1])
+                raise EnergyError(
+                    f"the data and the model have other labels of `{name}`, or another order: label {number} is "
+                    f"`{here}` in the data and `{there}` in the model; load the data with the model's labels, as in "
+                    f"`load_data(..., vocabularies={{'{name}': labels}})`, or bind the model with `labels=data.labels`"
+                )
 
     def subset(self, rows: Sequence[int] | Numbers) -> Dataset:
         """Some of the examples, in the given order; the values are shared."""

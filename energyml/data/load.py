@@ -210,7 +210,10 @@ class _Loading:
         outputs = {one.name: vocabularies[_element(one)] for one in targets if one.is_output}
         shown = {dim for target in targets if not target.is_output for dim in _dims(target)}
         stated = [dim for dim in encoded.sizes if dim not in shown]
-        return Dataset(split, encoded, outputs, examples, bounds=self._bounds(targets), stated=stated, keep=keep)
+        labels = {name: one.labels for name, one in vocabularies.items()}
+        return Dataset(
+            split, encoded, outputs, examples, bounds=self._bounds(targets), stated=stated, keep=keep, labels=labels
+        )
 
     def _bounds(self, targets: Iterable[Target]) -> dict[str, int]:
         """Outputs whose length is part of the answer are padded to its bound."""

@@ -122,6 +122,7 @@ def predictions(
     world: int = 1,
 ) -> Iterable[tuple[Batch, Mapping[str, Tensor]]]:
     """Each batch of a data set with the labels that a decoder gives it."""
+    dataset.insist_on_labels(model.graph)
     reference = next(model.parameters(), None)
     device = reference.device if reference is not None else torch.device("cpu")
     was_training = model.training

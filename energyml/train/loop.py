@@ -69,6 +69,9 @@ class Trainer:
         save: Callable[[Checkpoint, bool], None] = lambda checkpoint, best: None,
         progress: Progress | None = None,
     ) -> None:
+        for dataset in (train, validation):
+            if dataset is not None:
+                dataset.insist_on_labels(model.graph)
         self.model, self.train, self.validation = model, train, validation
         self.stages, self.settings = stages, settings or Settings()
         self.save, self.progress = save, progress or Progress()

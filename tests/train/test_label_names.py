@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 import energyml as em
 from energyml.bind.weights import stored_names
+from energyml.data import load_data
 from energyml.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from energyml.train.evaluate import evaluate
+from energyml.train.loop import Trainer
 
 torch.set_num_threads(1)
 
@@ -286,3 +289,24 @@ def test_names_that_cannot_be_read_are_refused(names: object) -> None:
 
 def test_names_can_be_looked_up() -> None:
     assert stored_names(bound(PLAIN, "cab").state_dict())["labels"] == {"Tag": ["c", "a", "b"]}
+
+
+def test_data_and_model_number_labels_alike() -> None:
+    """Training, evaluation and comparison refuse data whose labels, of inputs or outputs, have other numbers."""
+    spec = NETWORK.format(net="embedding(out: Tag)") + "infer exact\ntrain nll { epochs: 1 }\n"
+    spec += "data conll('t', columns: 'word y', validation: 1)\n"
+    files = {"t": "x a\ny b\nz c\n\nx a\ny a\nx b\n\nx a\ny b\n"}
+    source = em.compile(spec, labels={"Tag": list("abc"), "Word": list("xyz")}).compiled
+    data = load_data(source, root=files)
+    assert data.train is not None and data.labels == {"Tag": ("a", "b", "c"), "Word": ("x", "y", "z")}
+    assert evaluate(bound(spec), data.train, ["accuracy"]).keys() == {"accuracy"}
+    for changes, name in (({"labels": "bac"}, "Tag"), ({"words": "yxz"}, "Word")):
+        other = bound(spec, **changes)
+        calls: list[Callable[[], object]] = [
+            lambda other=other: evaluate(other, data.train, ["accuracy"]),
+            lambda other=other: em.compare(other, "exact", data=data.train),
+            lambda other=other: Trainer(other, data.train, None, []),
+        ]
+        for call in calls:
+            with pytest.raises(em.EnergyError, match=f"the data and the model have other labels of `{name}`"):
+                call()
