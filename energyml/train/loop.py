@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from energyml.bind.gains import Gain
+from energyml.bind.inputs import DataError
 from energyml.cards.card import Selection
 from energyml.data.batches import Batches
 from energyml.data.dataset import Batch, Dataset
@@ -138,7 +139,12 @@ class Trainer:
                 if player is not None:
                     self._turn(state, player)
                 state.optimizer.zero_grad(set_to_none=True)
-                value: Tensor = loss(moved) if player is None else loss(moved, player)
+                try:
+                    value: Tensor = loss(moved) if player is None else loss(moved, player)
+                except DataError as problem:
+                    if not _is_no_number(problem):
+                        raise
+                    raise self._not_finite("nan", batch, state) from problem
                 if value.requires_grad:  # a batch without cells is a constant
                     value.backward()
                 if clip is not None:
@@ -323,14 +329,16 @@ class Trainer:
 
     def _look(self, value: Tensor, batch: Batch, state: _State) -> None:
         """Stop at a loss that is no number, and say which term and which batch."""
-        if math.isfinite(float(value.detach())):
-            return
+        if not math.isfinite(float(value.detach())):
+            raise self._not_finite(str(float(value.detach())), batch, state)
+
+    def _not_finite(self, value: str, batch: Batch, state: _State) -> NotFinite:
         culprit = self._culprit(batch)
         place = self.train.place(int(batch.rows[0]))
         where = f"epoch {state.batches.epoch + 1}, batch {state.batches.position} (its first example: {place})"
-        raise NotFinite(
-            f"the loss is {float(value.detach())} in {where}: {culprit}; lower `lr`, set `clip`, or look at these "
-            f"examples; {self._kept()}"
+        return NotFinite(
+            f"the loss is {value} in {where}: {culprit}; lower `lr`, set `clip`, or look at these examples; "
+            f"{self._kept()}"
         )
 
     def _culprit(self, batch: Batch) -> str:
@@ -344,7 +352,9 @@ class Trainer:
                 total, _ = term.weight(problem.env)
                 table = getattr(term, "value", None)
                 values = total if table is None else table(problem.env)
-            except EnergyError:
+            except EnergyError as refusal:
+                if _is_no_number(refusal):
+                    return f"the term `{term.term.name}` has scores that are not finite"
                 continue
             if bool((values.isnan() | values.isposinf()).any()):
                 return f"the term `{term.term.name}` has scores that are not finite"
@@ -480,6 +490,11 @@ def _is_better(value: float, best: float, higher: bool) -> bool:
 def _random(kind: str, rank: int) -> str:
     """The name of a process's random state in a checkpoint."""
     return f"random.{kind}" if rank == 0 else f"random.{kind}.{rank}"
+
+
+def _is_no_number(problem: EnergyError) -> bool:
+    """Whether scores were refused because they are NaN or inf."""
+    return isinstance(problem, DataError) and any(one.code == "E0515" for one in problem.diagnostics)
 
 
 __all__ = ["Interrupted", "NotFinite", "Progress", "Settings", "Trainer", "make_optimizer"]
