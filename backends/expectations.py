@@ -86,6 +86,13 @@ def comparable(problem: Problem, other: Posterior) -> Problem:
         raise QueryRefused(
             "the two models have different variables, dims or label sets, so that they cannot be compared"
         )
+    names, others = problem.label_names(), second.label_names()
+    unlike = next((name for name in names if names[name] != others[name]), None)
+    if unlike is not None:
+        raise QueryRefused(
+            f"`{unlike}` has other labels in the two models, or the same in another order, so that they cannot be "
+            "compared; bind both with the same `labels`"
+        )
     batches = (problem.env.batch, second.env.batch)
     shapes = [{v.name: _cells_shape(batch, v.dims) for v in problem.graph.discrete} for batch in batches]
     if batches[0].size != batches[1].size or shapes[0] != shapes[1]:

@@ -10,6 +10,8 @@ import torch
 from energyml.backend import Evidence, Problem
 from energyml.bind.tensors import Environment
 from energyml.diagnostics import EnergyError
+from energyml.ir.graph import Graph
+from energyml.model.types import EdgeType
 
 if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel
@@ -35,7 +37,22 @@ def trained_run(path: str, problem: Problem, role: str) -> EnergyModel:
     missing = [name for name in run.graph.inputs if name not in batch.tensors]
     if missing:
         raise EnergyError(f"{role}, {path}, reads the input `{missing[0]}`, which the model does not have")
+    for name in run.graph.inputs.keys() & model.graph.inputs.keys():
+        if _label_names(run.graph, name) != _label_names(model.graph, name):
+            raise EnergyError(
+                f"{role}, {path}, reads other labels of the input `{name}`, or the same in another order; train both "
+                "on the same data"
+            )
     return run
+
+
+def _label_names(graph: Graph, name: str) -> list[tuple[str, ...] | None]:
+    """The labels that an input holds, and those along its axes."""
+    declared = graph.inputs[name].type
+    if isinstance(declared, EdgeType):
+        return []
+    sets = [declared.element, *(axis.extent.name for axis in declared.label_axes)]
+    return [graph.label_sets[one].labels for one in sets if one in graph.label_sets]
 
 
 def problem_of(model: EnergyModel, problem: Problem) -> Problem:

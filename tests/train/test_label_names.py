@@ -14,11 +14,15 @@ import torch
 from torch import Tensor, nn
 
 import energyml as em
+from energyml.backend import QueryRefused
 from energyml.bind.weights import stored_names
 from energyml.data import load_data
+from energyml.diagnostics import Source
+from energyml.driver import compile_source
 from energyml.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from energyml.train.evaluate import evaluate
 from energyml.train.loop import Trainer
+from energyml.train.run import Request, train
 
 torch.set_num_threads(1)
 
@@ -310,3 +314,31 @@ def test_data_and_model_number_labels_alike() -> None:
         for call in calls:
             with pytest.raises(em.EnergyError, match=f"the data and the model have other labels of `{name}`"):
                 call()
+
+
+@pytest.mark.parametrize("query", ["kl", "cross_entropy"])
+def test_models_that_number_labels_otherwise_are_not_compared(query: str) -> None:
+    """Both are one distribution over the names of labels, which their numbers do not show."""
+    one, other = bound(PLAIN), bound(PLAIN, "cab", seed=1)
+    other.load_state_dict(one.state_dict())
+    for using in ("exact", "enumerate"):
+        with pytest.raises(QueryRefused, match=r"`y` has other labels in the two models, or the same in another order"):
+            getattr(one.infer(using=using), query)(other.infer(using=using))
+        same = bound(PLAIN, seed=1)
+        same.load_state_dict(one.state_dict())
+        assert getattr(one.infer(using=using), query)(same.infer(using=using)).isfinite().all()
+
+
+def test_a_teacher_with_other_labels_of_an_input_is_refused(tmp_path: Path) -> None:
+    spec = NETWORK.format(net="embedding(out: Tag)") + "infer exact\ntrain nll { epochs: 1 }\n"
+    spec += "data conll('t', columns: 'word y', validation: 0)\n"
+    (tmp_path / "t").write_text("x a\ny b\nz c\n\nx a\ny a\nx b\n", encoding="utf-8")
+    run = train(compile_source(Source("s", spec)), Request(root=tmp_path, out=tmp_path / "run")).model
+    given = {"word": torch.tensor([[0, 1]]), "y": torch.tensor([[0, 1]])}
+    noise = f"nce(noise: sampler, run: '{tmp_path / 'run'}', count: 2)"
+    same = em.compile(spec, labels={name: list(one.labels or ()) for name, one in run.graph.label_sets.items()}, seed=1)
+    assert same.loss(objective=noise, using="exact", **given).isfinite()
+    order = list(same.graph.label_sets["Word"].labels or ())[::-1]
+    other = em.compile(spec, labels={"Tag": list(same.graph.label_sets["Tag"].labels or ()), "Word": order}, seed=1)
+    with pytest.raises(em.EnergyError, match="reads other labels of the input `word`"):
+        other.loss(objective=noise, using="exact", **given)
