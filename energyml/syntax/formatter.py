@@ -337,7 +337,8 @@ class _Printer:
                 return row("(", self.value(value.inner), ")")
 
     def _chained(self, value: t.Chained) -> Doc:
-        operands = [self.value(operand, _level(value) + 1) for operand in value.operands]
+        tighter = _level(value) + 1
+        operands = [self.value(operand, tighter) for operand in value.operands]
         pairs = zip(value.operators, operands[1:], strict=True)
         return group(operands[0], Nest(row(*(row(Line(), f"{operator} ", operand) for operator, operand in pairs))))
 
