@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from energyml.diagnostics import NOWHERE, Report, Source, SpecError
+from energyml.syntax import formatter
 from energyml.syntax import tree as t
 from energyml.syntax.formatter import (
     format_choice,
@@ -290,3 +291,17 @@ def test_strings() -> None:
     for text in ('it\'s "so"', "a\nb"):
         with pytest.raises(ValueError, match="cannot be written"):
             format_value(t.String(NOWHERE, text))
+
+
+def test_the_level_of_a_sum_is_found_once(monkeypatch) -> None:
+    asked: list[int] = []
+    level = formatter._level
+
+    def counted(value: t.Value) -> int:
+        asked.append(len(value.operands) if isinstance(value, t.Chained) else 1)
+        return level(value)
+
+    monkeypatch.setattr(formatter, "_level", counted)
+    text = f"let a = {' + '.join(['w'] * 2000)}\n"
+    assert format_text(text).replace("\n ", "").split() == text.split()
+    assert sum(asked) < 10 * 2000
