@@ -20,6 +20,7 @@ Severity = Literal["error", "warning"]
 TAB_WIDTH = 4
 LONGEST_LINE = 160
 MANY_CANDIDATES = 1000
+MOST_DRAWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +188,15 @@ def render(source: Source, diagnostic: Diagnostic) -> str:
 
 
 def render_all(source: Source, diagnostics: Iterable[Diagnostic]) -> str:
-    """Draw many diagnostics with a closing count."""
+    """Draw many diagnostics, the first `MOST_DRAWN` of them, with a closing count of all."""
     drawn = list(diagnostics)
     errors = sum(d.severity == "error" for d in drawn)
     warnings = len(drawn) - errors
     counts = [_count(errors, "error")] if errors else []
     counts += [_count(warnings, "warning")] if warnings else []
-    body = "\n\n".join(render(source, d) for d in drawn)
+    body = "\n\n".join(render(source, d) for d in drawn[:MOST_DRAWN])
+    if len(drawn) > MOST_DRAWN:
+        body += f"\n\nThe first {MOST_DRAWN} findings are shown; {len(drawn) - MOST_DRAWN} more follow."
     return f"{body}\n\n{source.name}: {', '.join(counts)}" if drawn else f"{source.name}: no errors"
 
 

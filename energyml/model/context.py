@@ -98,7 +98,7 @@ class Context:
         return True
 
     def _unknown_extent(self, ident: t.Ident) -> None:
-        guess = self.names.guess(ident.text, self.names.of_kind("dim", "labels"))
+        guess = self.names.guess(ident.text, self.names.likely("dim", "labels"))
         remedy = f"did you mean `{guess}`?" if guess else f"declare it: `dim {ident.text}`"
         self.complain("E0204", ident.span, name=ident.text, help=remedy, notes=self.declared_here(guess or ""))
         if not guess:
@@ -162,7 +162,7 @@ class Context:
             self.complain("E0203", node.span, problem="only an input can be a list of edges")
             return False
         if element != REAL and element not in self.names.table:
-            guess = self.names.guess(element, [REAL, *self.names.of_kind("labels")])
+            guess = self.names.guess(element, [REAL, *self.names.likely("labels")])
             remedy = f"did you mean `{guess}`?" if guess else f"declare it: `labels {element} = {{...}}`"
             notes = self.declared_here(guess or "")
             self.complain("E0201", node.element.span, name=element, help=remedy, notes=notes)

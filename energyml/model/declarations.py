@@ -126,7 +126,7 @@ def _sourced(context: Context, node: t.LabelsDecl, source: t.LabelSource) -> Non
         context.names.poison(name)
         return
     if entry is None or entry.kind != "net":
-        guess = context.names.guess(source.name.text, ["data", *context.names.of_kind("net")])
+        guess = context.names.guess(source.name.text, ["data", *context.names.likely("net")])
         remedy = f"did you mean `{guess}`?" if guess else ""
         notes = context.declared_here(source.name.text)
         context.complain("E0109", source.name.span, name=source.name.text, notes=notes, help=remedy or None)

@@ -89,11 +89,22 @@ class Names:
 
     def guess(self, word: str, candidates: Iterable[str]) -> str | None:
         """What was meant by a word; after very many findings nobody reads on, and guessing would take long."""
-        return did_you_mean(word, candidates) if len(self.report.found) < MOST_GUESSES else None
+        return did_you_mean(word, candidates) if self.is_guessing else None
+
+    @property
+    def is_guessing(self) -> bool:
+        """Whether messages still say what may have been meant."""
+        return len(self.report.found) < MOST_GUESSES
 
     def of_kind(self, *kinds: str) -> list[str]:
         """The declared names of some kinds."""
         return [name for name, entry in self.table.items() if entry.kind in kinds]
+
+    def likely(self, *kinds: str) -> list[str]:
+        """The declared names of some kinds, or of all, that a message may list; none after very many findings."""
+        if not self.is_guessing:
+            return []
+        return self.of_kind(*kinds) if kinds else list(self.table)
 
     def find(self, ident: t.Ident | t.Name, *kinds: str) -> Declared | None:
         """The declaration that a use refers to; problems are reported, `None` is returned."""
@@ -117,7 +128,7 @@ class Names:
     def unknown_tensor(self, ident: t.Name) -> None:
         """Report a name in an expression that nothing declares."""
         guess = self.guess(ident.text, self.table)
-        tensors = self.of_kind("input", "param", "let")
+        tensors = self.likely("input", "param", "let")
         if guess:
             remedy, notes = f"did you mean `{guess}`?", [Note(f"`{guess}` is declared here", self.table[guess].span)]
         else:
@@ -127,7 +138,7 @@ class Names:
         self.report.add(errors.diagnostic("E0102", ident.span, what="name", name=ident.text, help=remedy, notes=notes))
 
     def _unknown(self, ident: t.Ident | t.Name, kinds: Sequence[str]) -> Diagnostic:
-        candidates = self.of_kind(*kinds) if kinds else list(self.table)
+        candidates = self.likely(*kinds)
         guess = self.guess(ident.text, candidates)
         notes = [Note(f"`{guess}` is declared here", self.table[guess].span)] if guess else []
         what = (

@@ -175,7 +175,7 @@ def _in_catalogue(context: Context, node: t.Name) -> bool:
     """Whether an undeclared name is, or almost is, a word of the catalogue; reports it if so."""
     if registry.find("net", node.text) is not None:
         remedy = f"`{node.text}` is a kind of network; declare one first: `net f = {node.text}(...)`"
-    elif context.names.guess(node.text, context.names.of_kind("net")):
+    elif context.names.guess(node.text, context.names.likely("net")):
         return False
     else:
         guess = context.names.guess(node.text, ["soft", "hard", *(card.name for card in registry.every("potential"))])
