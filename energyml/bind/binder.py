@@ -16,9 +16,10 @@ from energyml import cards, errors
 from energyml.bind.rules import broken_rules
 from energyml.cards.card import Selection
 from energyml.diagnostics import Source, SpecError
+from energyml.ir.expressions import parts_of
 from energyml.ir.graph import Graph
 from energyml.model.declared import LabelSet, Net, Param
-from energyml.model.expression import Apply, Expression
+from energyml.model.expression import Apply, Expression, Reference
 from energyml.model.types import REAL, Axis, TensorType
 from energyml.nets.bound import BoundType
 
@@ -208,21 +209,10 @@ def first_uses(graph: Graph) -> _Uses:
 
 def used_inputs(graph: Graph) -> frozenset[str]:
     """The inputs that the score depends on."""
-    from energyml.model.expression import Reference
-
-    found: set[str] = set()
-
-    def visit(value: Expression) -> None:
-        if isinstance(value, Reference) and value.kind == "input":
-            found.add(value.name)
-        if isinstance(value, Reference) and value.kind == "let":
-            visit(graph.lets[value.name].value)
-        for part in value.parts:
-            visit(part)
-
+    values = [value for term in graph.terms for value in term.expressions()]
+    read = (one for one in parts_of(values, graph) if isinstance(one, Reference))
+    found = {one.name for one in read if one.kind == "input"}
     for term in graph.terms:
-        for value in term.expressions():
-            visit(value)
         found.update(binding.source for binding in term.domain if hasattr(binding, "source"))
     return frozenset(found)
 

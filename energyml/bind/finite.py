@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -14,8 +14,9 @@ from energyml.bind.batch import accumulated
 from energyml.bind.inputs import data_error
 from energyml.bind.tensors import Environment
 from energyml.diagnostics import Source
+from energyml.ir.expressions import parts_of
 from energyml.ir.graph import Graph, Term
-from energyml.model.expression import Apply, At, Expression, Potential, Reference
+from energyml.model.expression import Apply, At, Potential, Reference
 from energyml.transforms import recorded, seen
 
 Exists: TypeAlias = Callable[[], "Tensor | None"]
@@ -43,7 +44,7 @@ class Origin:
     def of(term: Term, graph: Graph) -> Origin:
         """That of all expressions of a term, its named tensors included."""
         found, net = Origin(), getattr(term.body, "net", None)
-        for part in _parts(term.expressions(), graph):
+        for part in parts_of(term.expressions(), graph):
             if isinstance(part, Reference) and part.kind == "param":
                 found.params.append(part.name)
             if isinstance(part, Apply):
@@ -59,18 +60,6 @@ class Origin:
     def __str__(self) -> str:
         names = [*(f"the network `{one}`" for one in self.nets), *(f"the parameter `{one}`" for one in self.params)]
         return " and ".join(names) or "the inputs"
-
-
-def _parts(roots: Iterable[Expression], graph: Graph) -> Iterator[Expression]:
-    """Every expression below some others, each named tensor once."""
-    left, named = list(roots), set[str]()
-    while left:
-        one = left.pop()
-        yield one
-        left += one.parts
-        if isinstance(one, Reference) and one.kind == "let" and one.name not in named:
-            named.add(one.name)
-            left.append(graph.lets[one.name].value)
 
 
 class Finite:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -14,6 +14,7 @@ from energyml.bind.gains import Gain
 from energyml.bind.inputs import data_error
 from energyml.bind.places import constant_exists, owner_of, positions, roomy, value_constants
 from energyml.diagnostics import Source, SpecError
+from energyml.ir.expressions import parts_of
 from energyml.ir.graph import Affine, Binding, Edges, Graph, Range
 from energyml.model.declared import NetSignature
 from energyml.model.expression import (
@@ -91,6 +92,7 @@ class Environment:
 
 
 Evaluator: TypeAlias = Callable[[Environment], Tensor]
+_MANY_LETS = 16
 
 
 class IndexSet(NamedTuple):
@@ -117,6 +119,8 @@ class Compiler:
     def __init__(self, graph: Graph, source: Source, takes_masks: Mapping[str, bool]) -> None:
         self.graph, self.source, self.takes_masks = graph, source, takes_masks
         self._keys: dict[object, int] = {}
+        self._lets: dict[str, Evaluator] = {}
+        self._in_lets = False
 
     def _key(self, of: object) -> int:
         """A small number for what is remembered: hashing an expression on every call would cost more."""
@@ -134,22 +138,52 @@ class Compiler:
             case Reference(kind="param", name=name):
                 return lambda env: env.module._parameters[name].unsqueeze(0)  # type: ignore[union-attr]
             case Reference(kind="let", name=name):
-                return self._remembered(("let", name), self.plain(self.graph.lets[name].value))
+                return self._let(name)
             case Relaxed(variable=variable, soft=soft):
                 return lambda env: env.relaxed[variable, soft]
             case Apply(net=net, arguments=arguments):
-                return self._remembered(value, self._call(net, [self._part(value, one) for one in arguments]))
+                return self._remembered(value, self._call(net, self._parts(value, arguments)))
             case Combine(operands=operands):
-                return _combined(value, [self._part(value, one) for one in operands])
+                return _combined(value, self._parts(value, operands))
             case At():
                 return self._fixed_position(value)
         raise AssertionError(f"no plain value for {type(value).__name__}")
 
-    def _part(self, whole: Expression, part: Expression) -> Evaluator:
-        """A part of an expression; beside relaxed labels, what does not read them is computed once for all copies."""
+    def _let(self, name: str) -> Evaluator:
+        """A named tensor; each evaluator is made once, whoever reads it.
+
+        Named tensors are compiled, and where there are many evaluated, in the order of their declaration: a recursion
+        through a long row of them would be too deep.
+        """
+        if self._in_lets:
+            return self._lets[name]
+        value = Reference(self.graph.lets[name].value.type, "let", name)
+        read = {one.name for one in parts_of([value], self.graph) if isinstance(one, Reference) and one.kind == "let"}
+        order = [one for one in self.graph.lets if one in read]
+        self._in_lets = True
+        for one in order:
+            if one not in self._lets:
+                self._lets[one] = self._remembered(("let", one), self.plain(self.graph.lets[one].value))
+        self._in_lets = False
+        *before, last = [self._lets[one] for one in order]
+        if len(before) < _MANY_LETS:
+            return last
+
+        def evaluate(env: Environment) -> Tensor:
+            for one in before:
+                one(env)
+            return last(env)
+
+        return evaluate
+
+    def _parts(self, whole: Expression, parts: Sequence[Expression]) -> list[Evaluator]:
+        """Parts of an expression; beside relaxed labels, what does not read them is computed once for all copies."""
+        if not _contains(whole, Relaxed):
+            return [self.plain(part) for part in parts]
+        return [self.plain(part) if _contains(part, Relaxed) else self._shared(part) for part in parts]
+
+    def _shared(self, part: Expression) -> Evaluator:
         evaluate = self.plain(part)
-        if not _contains(whole, Relaxed) or _contains(part, Relaxed):
-            return evaluate
 
         def shared(env: Environment) -> Tensor:
             if env.base is None:

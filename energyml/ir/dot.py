@@ -24,6 +24,8 @@ def dot(sketch: Sketch, figure: Figure | None = None) -> str:
     """A whole DOT document; with a figure, `neato -n` keeps its coordinates."""
     spots = {placed.node.id: (placed.x, -placed.y) for placed in figure.nodes} if figure is not None else {}
     lines = ["digraph energyml {", f"  graph [{'layout=neato, ' if spots else ''}rankdir=TB];", "  node [fontsize=11];"]
+    if sketch.remark:
+        lines.append(f"  label={quoted(sketch.remark)};")
     bands: tuple[Band, ...] = ("given", "computed", "scored")
     for band in bands:
         lines += [_node(node, spots.get(node.id), 1) for node in sketch.nodes_in(band, PAPER)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -42,8 +43,20 @@ class Surroundings:
     graph: Graph
     bound: Bound = field(default_factory=dict)
     relaxable: tuple[str, ...] = ()
-    lets: frozenset[str] = frozenset()
+    lets: AbstractSet[str] = frozenset()
     potentials: bool = False
+
+
+def parts_of(roots: Iterable[Expression], graph: Graph) -> Iterator[Expression]:
+    """Some expressions and all that they are made of; each named tensor is looked into once."""
+    left, named = list(roots), set[str]()
+    while left:
+        one = left.pop()
+        yield one
+        left += one.parts
+        if isinstance(one, Reference) and one.kind == "let" and one.name not in named:
+            named.add(one.name)
+            left.append(graph.lets[one.name].value)
 
 
 def problems_of(value: Expression, around: Surroundings) -> Iterator[str]:
@@ -213,4 +226,4 @@ def index_problem(graph: Graph, index: Affine, axis: Axis, bound: Bound) -> str 
     return None
 
 
-__all__ = ["Bound", "Surroundings", "index_problem", "problems_of"]
+__all__ = ["Bound", "Surroundings", "index_problem", "parts_of", "problems_of"]

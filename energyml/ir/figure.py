@@ -92,12 +92,21 @@ class PlacedPlate:
 
 @dataclass(frozen=True)
 class Figure:
-    """Everything with its place; `legend` names the terms of a grounded drawing in the order of their colours."""
+    """Everything with its place.
+
+    Attributes:
+        nodes: what is drawn.
+        edges: the lines between them.
+        plates: rectangles around what is repeated.
+        legend: the terms of a grounded drawing, in the order of their colours.
+        remark: what is left out.
+    """
 
     nodes: tuple[PlacedNode, ...]
     edges: tuple[PlacedEdge, ...]
     plates: tuple[PlacedPlate, ...] = ()
     legend: tuple[Node, ...] = ()
+    remark: str = ""
 
     def labels(self) -> Iterator[tuple[str, Box]]:
         """Every text of the drawing with the room that it takes."""

@@ -6,6 +6,7 @@ neighbours are the next present ones; in a grid, a factor that touches an absent
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -80,6 +81,22 @@ class GroundGraph:
             for cell in factor.cells:
                 adjacent[cell].update(other for other in factor.cells if other != cell)
         return adjacent
+
+
+def extent_of(graph: Graph, instance: Instance) -> tuple[float, float]:
+    """At most how many cells and factors an example has; inf where a size is not known.  Nothing is grounded."""
+    sizes = {name: float(dim.size) for name, dim in graph.dims.items() if dim.size is not None}
+    sizes.update({name: float(size) for name, size in instance.sizes.items()})
+    sizes.update({name: float(max(each, default=0)) for name, each in instance.nested.items()})
+    edges = {name: float(len(rows)) for name, rows in instance.edges.items()}
+
+    def count(binding: Binding) -> float:
+        if isinstance(binding, Edges):
+            return edges.get(binding.source, sizes.get(binding.over, math.inf))
+        return sizes.get(binding.dim, math.inf)
+
+    cells = sum(math.prod(sizes.get(dim, math.inf) for dim in v.dims) for v in graph.discrete)
+    return cells, sum(math.prod(map(count, term.domain)) for term in graph.terms)
 
 
 def ground(graph: Graph, instance: Instance) -> GroundGraph:

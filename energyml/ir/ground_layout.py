@@ -19,17 +19,15 @@ from energyml.ir.sketch import Sketch
 ROW = 84.0
 LONGEST_SKIP = 3
 MOST_CELLS = 1500
+MOST_FACTORS = 6000
 MOST_SPRINGS = 150
 
 Places = dict[int, Point]
 
 
 def grounded_layout(ground: GroundGraph, sketch: Sketch) -> Figure:
-    """Place the cells and factors of one example; refuses more than `MOST_CELLS` cells."""
-    if len(ground.cells) > MOST_CELLS:
-        raise EnergyError(
-            f"a drawing of {len(ground.cells)} cells would show nothing; draw at most {MOST_CELLS}, with smaller sizes"
-        )
+    """Place the cells and factors of one example; refuses more than `MOST_CELLS` cells and `MOST_FACTORS` factors."""
+    check_extent(len(ground.cells), len(ground.factors))
     cells = _cell_places(ground)
     placed = {
         node.id: PlacedNode(node, *cells[number], *node_size(node))
@@ -42,6 +40,15 @@ def grounded_layout(ground: GroundGraph, sketch: Sketch) -> Figure:
     legend = {node.term: node for node in reversed(sketch.nodes) if node.term}
     order = dict.fromkeys(node.term for node in sketch.nodes if node.term)
     return Figure(tuple(placed.values()), tuple(lines), (), tuple(legend[term] for term in order))
+
+
+def check_extent(cells: float, factors: float) -> None:
+    """Refuse a drawing of too many cells or factors, before or after they are grounded."""
+    for count, most, word in ((cells, MOST_CELLS, "cells"), (factors, MOST_FACTORS, "factors")):
+        if most < count < math.inf:
+            raise EnergyError(
+                f"a drawing of {count:.0f} {word} would show nothing; draw at most {most}, with smaller sizes"
+            )
 
 
 def _line(factor: PlacedNode, cell: PlacedNode, ground: GroundGraph) -> tuple[Point, ...]:

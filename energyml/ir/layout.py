@@ -81,7 +81,7 @@ class _Layout:
         for edge in sketch.edges:
             self.uses[edge.source].append(edge)
         self.plates = {(plate.band, plate.key): plate for plate in sketch.plates}
-        self.readouts = {edge.target for edge in sketch.edges if edge.kind == "readout"}
+        self.readouts = {edge.target: edge.source for edge in sketch.edges if edge.kind == "readout"}
         self.free = [node for node in sketch.nodes_in("scored", PAPER) if node.is_square]
         self.x: dict[str, float] = {}
         self.y: dict[str, float] = {}
@@ -90,6 +90,7 @@ class _Layout:
         self.levels: list[list[str]] = []
         self.level_y: list[float] = []
         self.row_y: dict[int, float] = {}
+        self.ranks: dict[str, int] = {}
         self.flipped: set[str] = set()
 
     def figure(self) -> Figure:
@@ -97,7 +98,8 @@ class _Layout:
         self.place_scored()
         self.place_levels()
         placed = {name: self.placed(name) for name in self.nodes}
-        return with_labels(Figure(tuple(placed.values()), tuple(self.lines(placed)), tuple(self.frames)))
+        lines, frames = tuple(self.lines(placed)), tuple(self.frames)
+        return with_labels(Figure(tuple(placed.values()), lines, frames, remark=self.sketch.remark))
 
     def placed(self, name: str) -> PlacedNode:
         return PlacedNode(
@@ -201,7 +203,7 @@ class _Layout:
             return {name.split(">")[1]}
         members = list(small[name].x) if name in small else [name]
         found = {edge.target for member in members for edge in self.uses[member]}
-        return found | {edge.source for edge in self.sketch.edges if edge.kind == "readout" and edge.target == name}
+        return found | ({self.readouts[name]} if name in self.readouts else set())
 
     def room(self, name: str, small: dict[str, _Group]) -> tuple[float, float]:
         if name not in small:
@@ -277,13 +279,19 @@ class _Layout:
             self.place_given(y - LEVEL)
 
     def rank(self, name: str) -> int:
-        """How many steps a network or parameter is above the terms."""
-        above = [self.rank(edge.target) for edge in self.uses[name] if self.nodes[edge.target].band == "computed"]
-        return 1 + max(above, default=0)
+        """How many steps a network or parameter is above the terms; a network that reads its own output counts once."""
+        if name not in self.ranks:
+            self.ranks[name] = 0  # what leads back here is no step
+            above = [self.rank(edge.target) for edge in self.uses[name] if self.nodes[edge.target].band == "computed"]
+            self.ranks[name] = 1 + max(above, default=0)
+        return self.ranks[name]
 
     def place_level(self, place: int, names: list[str], level_of: dict[str, int]) -> None:
+        lower = {
+            name: [edge for edge in self.uses[name] if level_of.get(edge.target, -1) < place] for name in names
+        }  # a network may read its own output
         items = [
-            Item(name, self.mean([self.below(edge, place) for edge in self.uses[name]]), *self.sides(name))
+            Item(name, self.mean([self.below(edge, place) for edge in lower[name]]), *self.sides(name))
             for name in names
         ]
         crossing = [

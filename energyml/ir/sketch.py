@@ -7,9 +7,12 @@ SVG (`energyml.ir.svg`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cached_property
+from itertools import islice
+from typing import Literal, TypeAlias
 
 from energyml.ir.graph import Binding, CellRef, Edges, Graph, MaskedEnergy, Range, Stepwise, Term
 from energyml.ir.ground import Cell, GroundFactor, GroundGraph
@@ -23,6 +26,13 @@ EdgeKind = Literal["flow", "scope", "readout"]
 
 # `given` stands at the top, `computed` in the middle, `scored` (terms and variables) at the bottom.
 Band = Literal["given", "computed", "scored"]
+
+
+# A picture with more nodes shows nothing, and placing them takes time with a power of their number.
+MOST_NODES = 240
+_MOST_EDGES = 10 * MOST_NODES  # of one term
+# A let and who reads it: a network or a term.
+Passage: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -95,34 +105,82 @@ class Plate:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A drawing without coordinates."""
+    """A drawing without coordinates; `remark` says what is left out of it."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     plates: tuple[Plate, ...] = ()
+    remark: str = ""
+
+    @cached_property
+    def _plates(self) -> dict[tuple[Band, PlateKey], list[Plate]]:
+        found: dict[tuple[Band, PlateKey], list[Plate]] = defaultdict(list)
+        for plate in self.plates:
+            found[plate.band, plate.inside].append(plate)
+        return found
+
+    @cached_property
+    def _nodes(self) -> dict[tuple[Band, PlateKey], list[Node]]:
+        found: dict[tuple[Band, PlateKey], list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            found[node.band, node.plate].append(node)
+        return found
 
     def plates_in(self, band: Band, inside: PlateKey) -> list[Plate]:
         """The plates that stand directly in a plate, or on the paper."""
-        return [plate for plate in self.plates if plate.band == band and plate.inside == inside]
+        return self._plates.get((band, inside), [])
 
     def nodes_in(self, band: Band, plate: PlateKey) -> list[Node]:
         """The nodes that stand directly in a plate, or on the paper."""
-        return [node for node in self.nodes if node.band == band and node.plate == plate]
+        return self._nodes.get((band, plate), [])
 
 
 # --------------------------------------------------------------------------------------------------------------- lifted
 
 
-def lifted(graph: Graph) -> Sketch:
-    """Declarations and terms, with the flow from inputs through networks into terms; linear in the graph."""
-    nodes = list(_nodes(graph))
-    edges = list(dict.fromkeys(_edges(graph)))
-    drawn = {name for edge in edges for name in (edge.source, edge.target)}
-    kept = [node for node in nodes if node.band == "scored" or node.id in drawn]
-    return Sketch(tuple(kept), tuple(edges), tuple(_plates(graph, kept)))
+def lifted(graph: Graph, most: int = MOST_NODES) -> Sketch:
+    """Declarations and terms, with the flow from inputs through networks into terms.
+
+    Args:
+        graph: the model.
+        most: how many nodes are drawn; terms come in their order with all that they read and touch, and what has no
+            room is left out and counted in the remark.
+
+    Cost: linear in the graph, times the networks and terms that are drawn where named tensors are shared.
+    """
+    edges: dict[Edge, None] = {}
+    drawn: dict[str, None] = {}
+    through: set[Passage] = set()
+    for term in graph.terms:
+        passed: set[Passage] = set()
+        found = dict.fromkeys(islice(_edges(graph, term, through, passed), _MOST_EDGES))
+        ends = dict.fromkeys(name for edge in found for name in (edge.source, edge.target))
+        if len(found) < _MOST_EDGES and len(drawn | ends) <= most:
+            drawn |= ends
+            edges |= found
+            through |= passed
+    alone = [f"variable {name}" for name in graph.variables if f"variable {name}" not in drawn]
+    drawn |= dict.fromkeys(alone[: most - len(drawn)])
+    for variable in graph.variables.values():
+        if variable.readout is not None:
+            edge = Edge(f"variable {variable.readout.field}", f"variable {variable.name}", "readout", "argmax")
+            edges |= {edge: None} if edge.source in drawn and edge.target in drawn else {}
+    kept = [node for node in _nodes(graph, drawn) if node.id in drawn]
+    return Sketch(tuple(kept), tuple(edges), tuple(_plates(graph, kept)), _left_out(graph, drawn))
 
 
-def _nodes(graph: Graph) -> Iterator[Node]:
+def _left_out(graph: Graph, drawn: dict[str, None]) -> str:
+    """How many terms and variables a drawing does not show."""
+    counts = {
+        "terms": (len(graph.terms), sum(f"term {one.name}" not in drawn for one in graph.terms)),
+        "variables": (len(graph.variables), sum(f"variable {name}" not in drawn for name in graph.variables)),
+    }
+    parts = [f"{missing} of {every} {kind}" for kind, (every, missing) in counts.items() if missing]
+    return f"not drawn, for lack of room: {' and '.join(parts)}" if parts else ""
+
+
+def _nodes(graph: Graph, drawn: dict[str, None]) -> Iterator[Node]:
+    shared = {_key((dim, 0) for dim in variable.dims) for variable in graph.variables.values()}
     for given in graph.inputs.values():
         title = f"input {given.name} : {given.type}"
         yield Node(f"input {given.name}", "input", given.name, title, "given", _input_plate(given))
@@ -134,8 +192,9 @@ def _nodes(graph: Graph) -> Iterator[Node]:
         key = _key((dim, 0) for dim in variable.dims)
         yield Node(f"variable {variable.name}", variable.kind, variable.name, print_variable(variable), "scored", key)
     for term in graph.terms:
-        kind: NodeKind = "hard" if term.is_hard else "term"
-        yield Node(f"term {term.name}", kind, term.name, print_term(term), "scored", _term_plate(graph, term))
+        if f"term {term.name}" in drawn:
+            kind: NodeKind = "hard" if term.is_hard else "term"
+            yield Node(f"term {term.name}", kind, term.name, print_term(term), "scored", _term_plate(shared, term))
 
 
 def _key(parts: Iterator[tuple[str, int]], apart: str = "") -> PlateKey:
@@ -149,48 +208,56 @@ def _input_plate(given: Input) -> PlateKey:
     return _key((axis.extent.name, -axis.extent.offset) for axis in given.type.index_axes)
 
 
-def _term_plate(graph: Graph, term: Term) -> PlateKey:
+def _term_plate(shared: set[PlateKey], term: Term) -> PlateKey:
+    """The plate of a term: that of variables, which are given, where one has its index set, else one of its own."""
     parts = [(b.dim, b.shrink) if isinstance(b, Range) else (b.over, 0) for b in term.domain]
-    shared = {_key((dim, 0) for dim in variable.dims) for variable in graph.variables.values()}
     key = _key(iter(parts))
     if key in shared:
         return key
     return _key(iter(parts), f"{'hard' if term.is_hard else 'soft'} {' '.join(sorted(term.variables))}")
 
 
-def _edges(graph: Graph) -> Iterator[Edge]:
-    for term in graph.terms:
-        target = f"term {term.name}"
-        body = term.body
-        if isinstance(body, Stepwise | MaskedEnergy):
-            yield Edge(f"net {body.net}", target, "flow")
-            target = f"net {body.net}"
-        for value in term.expressions():
-            yield from _flow(graph, value, target)
-        for binding in term.domain:
-            if isinstance(binding, Edges):
-                yield Edge(f"input {binding.source}", f"term {term.name}", "flow")
-        for ref in term.scope:
-            yield Edge(f"term {term.name}", f"variable {ref.variable}", "scope", _cell_label(term, ref))
-    for variable in graph.variables.values():
-        if variable.readout is not None:
-            yield Edge(f"variable {variable.readout.field}", f"variable {variable.name}", "readout", "argmax")
+def _edges(graph: Graph, term: Term, through: set[Passage], passed: set[Passage]) -> Iterator[Edge]:
+    """The edges of a term: from what it reads, and to what it touches."""
+    target = f"term {term.name}"
+    body = term.body
+    if isinstance(body, Stepwise | MaskedEnergy):
+        yield Edge(f"net {body.net}", target, "flow")
+        target = f"net {body.net}"
+    for value in term.expressions():
+        yield from _flow(graph, value, target, through, passed)
+    for binding in term.domain:
+        if isinstance(binding, Edges):
+            yield Edge(f"input {binding.source}", f"term {term.name}", "flow")
+    for ref in term.scope:
+        yield Edge(f"term {term.name}", f"variable {ref.variable}", "scope", _cell_label(term, ref))
 
 
-def _flow(graph: Graph, value: Expression, target: str) -> Iterator[Edge]:
-    """The edges from what an expression reads to who uses it; a let is seen through."""
-    match value:
-        case Apply(net=net, arguments=arguments):
-            yield Edge(f"net {net}", target, "flow")
-            for argument in arguments:
-                yield from _flow(graph, argument, f"net {net}")
-        case Reference(kind="let", name=name):
-            yield from _flow(graph, graph.lets[name].value, target)
-        case Reference(kind=kind, name=name):
-            yield Edge(f"{kind} {name}", target, "flow")
-        case _:
-            for part in value.parts:
-                yield from _flow(graph, part, target)
+def _flow(graph: Graph, value: Expression, target: str, through: set[Passage], passed: set[Passage]) -> Iterator[Edge]:
+    """The edges from what an expression reads to its users; a let is seen through once for each user.
+
+    Args:
+        graph: the model.
+        value: the expression.
+        target: its user.
+        through: what other terms have seen through.
+        passed: takes what is seen through now.
+    """
+    waiting = [(value, target)]
+    while waiting:
+        one, user = waiting.pop()
+        match one:
+            case Apply(net=net, arguments=arguments):
+                yield Edge(f"net {net}", user, "flow")
+                waiting += [(argument, f"net {net}") for argument in reversed(arguments)]
+            case Reference(kind="let", name=name):
+                if (name, user) not in through and (name, user) not in passed:
+                    passed.add((name, user))
+                    waiting.append((graph.lets[name].value, user))
+            case Reference(kind=kind, name=name):
+                yield Edge(f"{kind} {name}", user, "flow")
+            case _:
+                waiting += [(part, user) for part in reversed(one.parts)]
 
 
 def _cell_label(term: Term, ref: CellRef) -> str:
@@ -204,8 +271,10 @@ def _cell_label(term: Term, ref: CellRef) -> str:
 
 def _plates(graph: Graph, nodes: list[Node]) -> Iterator[Plate]:
     domains: dict[PlateKey, list[tuple[Binding, ...]]] = {}
+    drawn = {node.id: node.plate for node in nodes}
     for term in graph.terms:
-        domains.setdefault(_term_plate(graph, term), []).append(term.domain)
+        if f"term {term.name}" in drawn:
+            domains.setdefault(drawn[f"term {term.name}"], []).append(term.domain)
     bands: tuple[Band, ...] = ("given", "scored")
     for band in bands:
         keys = list(dict.fromkeys(node.plate for node in nodes if node.band == band and node.plate != PAPER))
@@ -254,4 +323,4 @@ def _factor_node(number: int, factor: GroundFactor, ground: GroundGraph, graph: 
     return replace(node, kind="hard" if term.is_hard else "term", title=f"{node.title}\n{print_term(term)}")
 
 
-__all__ = ["PAPER", "Band", "Edge", "Node", "Plate", "PlateKey", "Sketch", "grounded", "lifted"]
+__all__ = ["MOST_NODES", "PAPER", "Band", "Edge", "Node", "Plate", "PlateKey", "Sketch", "grounded", "lifted"]

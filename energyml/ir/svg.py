@@ -47,8 +47,10 @@ def svg(figure: Figure, title: str) -> str:
     """A whole SVG document."""
     extent = figure.extent()
     rows = list(_legend_rows(figure.legend, max(extent.right - extent.left, 240.0)))
-    width = max([extent.right - extent.left, *(row[-1][1] + row[-1][2] for row in rows)]) + 2 * MARGIN
+    wide = [extent.right - extent.left, *(row[-1][1] + row[-1][2] for row in rows), text_width(figure.remark)]
+    width = max(wide) + 2 * MARGIN
     height = extent.bottom - extent.top + 2 * MARGIN + LEGEND_ROW * len(rows) + (8 if rows else 0)
+    height += LEGEND_ROW if figure.remark else 0
     page = Box(extent.left - MARGIN, extent.top - MARGIN, extent.left - MARGIN + width, extent.top - MARGIN + height)
     lines = [*map(_frame, figure.plates), *map(_edge, figure.edges)]
     mark = f"{zlib.crc32(''.join([text(title), *lines]).encode()):08x}"
@@ -66,6 +68,7 @@ def svg(figure: Figure, title: str) -> str:
             *(_edge_label(line) for line in figure.edges if line.edge.label),
             *(_node(placed, _colour(placed.node, figure.legend)) for placed in figure.nodes),
             *_legend(rows, figure.legend, extent),
+            *([_label(extent.left, page.bottom - MARGIN, figure.remark, f'fill="{GREY}"')] if figure.remark else []),
             "</svg>\n",
         ]
     )

@@ -138,7 +138,7 @@ def _lets(graph: Graph) -> list[str]:
     problems = []
     known: set[str] = set()
     for let in graph.lets.values():
-        around = Surroundings(graph, lets=frozenset(known))
+        around = Surroundings(graph, lets=known)
         problems += [f"let `{let.name}`: {problem}" for problem in problems_of(let.value, around)]
         known.add(let.name)
     return problems
@@ -254,7 +254,7 @@ class _TermCheck:
     # ------------------------------------------------------------------------------------------------------ bodies
 
     def expression(self, value: Expression, *, relaxable: tuple[str, ...] = (), potentials: bool = False) -> bool:
-        around = Surroundings(self.graph, self.bound, relaxable, frozenset(self.graph.lets), potentials)
+        around = Surroundings(self.graph, self.bound, relaxable, self.graph.lets.keys(), potentials)
         problems = list(problems_of(value, around))
         for problem in problems:
             self.say(problem)

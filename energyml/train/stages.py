@@ -9,8 +9,9 @@ from typing import Any, cast
 from energyml.cards import registry
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
+from energyml.ir.expressions import parts_of
 from energyml.ir.graph import Graph, Term
-from energyml.model.expression import Apply, Expression, Reference
+from energyml.model.expression import Apply, Reference
 from energyml.objectives.cards import ObjectiveCard
 from energyml.queries import View
 
@@ -118,24 +119,13 @@ def _is_unary(term: Term) -> bool:
 def parameters_of(terms: Sequence[str], graph: Graph) -> tuple[str, ...]:
     """The networks and parameters behind some terms, in the order of the spec."""
     found: set[str] = set()
-
-    def visit(value: Expression) -> None:
+    chosen = [graph.term(name) for name in terms]
+    for value in parts_of((value for term in chosen for value in term.expressions()), graph):
         if isinstance(value, Apply):
             found.add(value.net)
         if isinstance(value, Reference) and value.kind == "param":
             found.add(value.name)
-        if isinstance(value, Reference) and value.kind == "let":
-            visit(graph.lets[value.name].value)
-        for part in value.parts:
-            visit(part)
-
-    for name in terms:
-        term = graph.term(name)
-        for value in term.expressions():
-            visit(value)
-        net = getattr(term.body, "net", None)
-        if net is not None:
-            found.add(net)
+    found.update(net for term in chosen if (net := getattr(term.body, "net", None)) is not None)
     declared: Mapping[str, object] = {**graph.nets, **graph.params}
     return tuple(name for name in declared if name in found)
 
