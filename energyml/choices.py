@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from energyml import cards
-from energyml.backend import Backend
+from energyml.backend import Backend, QueryRefused
+from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, join_names
 from energyml.ir.graph import Graph
-from energyml.plan.planner import Plan, Verdict, plan
+from energyml.plan.backend_card import BackendCard
+from energyml.plan.planner import AUTO, Plan, Verdict, candidates, plan
 from energyml.plan.structure import Structure
 from energyml.posterior import Posterior
+from energyml.queries import Quality
 from energyml.untraced import Settled, settled
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
+    from energyml.energy_model import EnergyModel
 
 Loss: TypeAlias = Callable[[Posterior, Mapping[str, Tensor], Selection], Tensor]
 
@@ -30,6 +35,50 @@ _NOT_HERE = "this version has no implementation of it; `energyml explain` lists 
 
 class BackendRefused(EnergyError):
     """A backend that cannot serve a model, with the reason and the nearest alternative."""
+
+
+T = TypeVar("T")
+
+
+def first_that_answers(
+    model: EnergyModel, using: str | Selection | None, queries: Sequence[str], ask: Callable[[Selection | None], T]
+) -> tuple[T, str | None]:
+    """What a backend answers; where the choice is `auto`, the first one that does not refuse.
+
+    Args:
+        model: whose backends they are.
+        using: the choice, as in `EnergyModel.infer`.
+        queries: what will be asked; `auto` considers the backends that answer all of it.
+        ask: asks a backend; `QueryRefused` makes `auto` go on.
+
+    Returns:
+        The answer, and for `auto` a line about the choice with its reasons.
+    """
+    chosen = model.selected(using)
+    if chosen is not None and chosen.name != AUTO:
+        return ask(chosen), None
+    structure = model.plan(AUTO).structure
+    refusals: dict[str, str] = {}
+    for verdict in candidates(structure, queries):
+        name = verdict.selection.name
+        try:
+            found = ask(verdict.selection)
+        except QueryRefused as refusal:
+            refusals[name] = str(refusal)
+            continue
+        if not refusals and all(verdict.answers[query] is Quality.EXACT for query in queries):
+            return found, None
+        reasons = "; ".join(refusals.values()) or plan(structure, None, queries).why.removeprefix(f"{AUTO}: ")
+        return found, f"{AUTO} chose `{name}`: {reasons}"
+    raise QueryRefused("; ".join((*refusals.values(), _who_else(structure, queries, refusals))))
+
+
+def _who_else(structure: Structure, queries: Sequence[str], refused: Container[str]) -> str:
+    """Which backends answer each of some queries, where none answers all of them."""
+    able = {query: [one.selection.name for one in candidates(structure, (query,))] for query in queries}
+    left = {query: [name for name in names if name not in refused] for query, names in able.items()}
+    known = [f"`{query}`: {join_names(names[:3]) or 'no backend'}" for query, names in left.items()]
+    return f"ask one query at a time; who can answer {', '.join(known)}"
 
 
 class Choices:
@@ -56,9 +105,10 @@ class Choices:
 
     def plan(self, using: str | Selection | None, queries: Sequence[str]) -> Plan:
         """The backend that would answer, and why."""
-        return plan(self._structure, self._selection(using), queries)
+        return plan(self._structure, self.selection(using), queries)
 
-    def _selection(self, using: str | Selection | None) -> Selection | None:
+    def selection(self, using: str | Selection | None) -> Selection | None:
+        """The backend that is named with its options, by the caller or in the spec; `None` where none is."""
         if using is None:
             return self._model.choices.infer
         if isinstance(using, Selection):
@@ -77,6 +127,21 @@ class Choices:
             found: tuple[Backend, Verdict] = getattr(self._settled, self._settle("backend", key))
             return found
         return self._ready.get(key) or self._prepared(key, using)
+
+    def fitting(self, using: str | Selection | None, batch: Batch) -> tuple[Backend, Verdict]:
+        """As `backend`; `auto` passes over its first choice where that refuses examples of this size."""
+        found = self.backend(using, followed=False)
+        selection = found[1].selection
+        card = cast("BackendCard", selection.card)
+        if not card.refuses_by_size or not self._is_free(using):
+            return found
+        structure = replace(self._structure, sizes={**self._structure.sizes, **batch.sizes()})
+        others = candidates(structure, ()) if card.refuses(structure, selection) is not None else []
+        return self.backend(others[0].selection, followed=False) if others else found
+
+    def _is_free(self, using: str | Selection | None) -> bool:
+        selection = self.selection(using)
+        return selection is None or selection.name == AUTO
 
     def _prepared(self, key: str, using: str | Selection | None) -> tuple[Backend, Verdict]:
         """The backend that serves; planned, made and kept when it is asked for the first time."""

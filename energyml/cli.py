@@ -31,12 +31,25 @@ app = typer.Typer(
 
 Specs = Annotated[list[str], typer.Argument(help="Spec files; `-` reads standard input.", show_default=False)]
 Spec = Annotated[str, typer.Argument(help="A spec file; `-` reads standard input.", show_default=False)]
+Model = Annotated[
+    str,
+    typer.Argument(help="A spec, or a .uai or .fg model; `-` reads a spec.", show_default=False),
+]
 Sizes = Annotated[list[str] | None, typer.Option("--size", help="The size of a dim, as in `--size T=50`; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def _source(name: str) -> Source:
     return source_from("<stdin>", _standard_input()) if name == "-" else read_source(name)
+
+
+def _compiled(name: str) -> Compiled:
+    """A spec, or the model of a UAI or libDAI file as one."""
+    if Path(name).suffix.lower() not in (".uai", ".fg"):
+        return compile_source(_source(name))
+    from energyml.interop.competition import compiled_model
+
+    return compiled_model(name)
 
 
 def _standard_input() -> bytes:
@@ -145,7 +158,7 @@ def _stage(value: str | None) -> str | None:
 
 @app.command()
 def explain(
-    file: Spec,
+    file: Model,
     stage: Annotated[
         str | None, typer.Option(help="Only one stop of the road: tree, model, ir or plan.", callback=_stage)
     ] = None,
@@ -155,7 +168,7 @@ def explain(
     """Show the model after checking, its structure, the plan with its cost, and a verdict on every backend."""
     from energyml.explain import explain as explained
 
-    compiled = _with_infer(compile_source(_source(file)), infer)
+    compiled = _with_infer(_compiled(file), infer)
     typer.echo(explained(compiled, stage, _checked_sizes(compiled, size)))  # type: ignore[arg-type]
 
 
@@ -178,13 +191,15 @@ def graph(
 ) -> None:
     """Draw the factor graph: plates for the lifted graph, or every cell when sizes are given."""
     from energyml.ir import draw
-    from energyml.ir.ground import Instance, ground
+    from energyml.ir.ground import Instance, extent_of, ground
+    from energyml.ir.ground_layout import check_extent
 
     if output.suffix not in (".svg", ".dot"):
         raise typer.BadParameter(f"the name must end in .svg or .dot, found `{output}`", param_hint="-o")
     compiled = compile_source(_source(file))
     sizes = _checked_sizes(compiled, size)
     if sizes:
+        check_extent(*extent_of(compiled.graph, Instance(sizes)))
         cells = ground(compiled.graph, Instance(sizes))
         text = draw.grounded_svg(cells) if output.suffix == ".svg" else draw.grounded_dot(cells)
     else:
@@ -194,11 +209,11 @@ def graph(
 
 
 @app.command()
-def info(file: Spec, size: Sizes = None) -> None:
+def info(file: Model, size: Sizes = None) -> None:
     """Print the model as JSON: declarations, terms, structure, choices, backends."""
     from energyml.explain import info as described
 
-    compiled = compile_source(_source(file))
+    compiled = _compiled(file)
     typer.echo(json.dumps(described(compiled, _checked_sizes(compiled, size)), indent=2))
 
 
@@ -270,7 +285,8 @@ def infer(
     compiled = compile_source(_source(file))
     asked = tuple(one.strip() for one in query.split(",") if one.strip())
     sizes = _checked_sizes(compiled, size)
-    answers = answer_queries(compiled, Request(backends, asked, inputs, labels, sizes, batch, seed))
+    request = Request(backends, asked, inputs, labels, sizes, batch, seed)
+    answers = answer_queries(compiled, request, lambda line: typer.echo(f"energyml: {line}", err=True))
     typer.echo(json.dumps(answers, indent=2) if as_json else show_answers(answers))
 
 
@@ -286,7 +302,10 @@ def uai(
 
     if query.upper() not in TASKS:
         raise typer.BadParameter(f"expected one of {', '.join(TASKS)}, found `{query}`", param_hint="--query")
-    typer.echo(solve(file, evid, query.upper(), backend))
+    solution = solve(file, evid, query.upper(), backend)
+    for remark in solution.remarks:
+        typer.echo(f"energyml: {remark}", err=True)
+    typer.echo(solution.text)
 
 
 @app.command()

@@ -155,6 +155,10 @@ class EnergyModel(nn.Module):
         """The backend that would answer, and why."""
         return self._choices.plan(using, queries)
 
+    def selected(self, using: str | Selection | None = None) -> Selection | None:
+        """The choice of a backend with its options: the caller's, else the spec's, else `None`."""
+        return self._choices.selection(using)
+
     def prepared(self, using: str | Selection | None = None) -> tuple[Backend, Verdict]:
         """The backend that answers, ready for this model, and what the planner says about it; it is made once."""
         return self._choices.backend(using)
@@ -274,8 +278,10 @@ class EnergyModel(nn.Module):
         state: TrainingState | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
-        backend, verdict = self._choices.backend(using, recorded())
         batch, known = self._made(evidence, answer, inputs, lengths, mask)
+        # Evidence may leave few of an example's many answers, which its sizes do not tell.
+        followed = recorded() or bool(known.allowed)
+        backend, verdict = self._choices.backend(using, recorded()) if followed else self._choices.fitting(using, batch)
         problem = self.problem_of(batch, known, self._answers.labels(start, batch) if start else {})
         if state is not None:
             problem.state = state

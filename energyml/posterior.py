@@ -15,11 +15,11 @@ from torch import Tensor
 from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.bind.inputs import overflow
 from energyml.cards.card import Selection
-from energyml.diagnostics import EnergyError
-from energyml.plan.planner import Verdict
+from energyml.diagnostics import EnergyError, join_names
+from energyml.plan.planner import Verdict, candidates
 from energyml.queries import QUERIES, Quality, Query
 from energyml.resolution import RESOLVED, SCORED, outside, unresolved
-from energyml.result import Assignment, Result, Status, not_a_number
+from energyml.result import Assignment, Result, Status, not_a_number, without_answer
 from energyml.transforms import recorded, seen
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _grad_enabled = torch.is_grad_enabled  # by its name: short calls ask often
 _PLAIN = {kind: Query(kind) for kind in QUERIES}
 # Queries about a second posterior, whose log Z they take.
 COMPARING = frozenset({"cross_entropy", "kl"})
+# Answers of these qualities prove that nothing is possible where they say so.
+PROOFS = frozenset({Quality.EXACT, Quality.UPPER})
 
 
 class Posterior:
@@ -62,7 +64,15 @@ class Posterior:
         return Posterior(self._backend.open(problem), self._verdict, problem, self._backend)
 
     def ask(self, query: Query | str, **arguments: Any) -> Result:
-        """Answer a query with its quality, status and statistics."""
+        """Answer a query with its quality, status and statistics.
+
+        Where an answer that is not exact shows no answer of positive weight, its status is useless and says so: only an
+        exact answer, or an upper bound, proves that there is none.
+        """
+        return self._asked(query, True, **arguments)
+
+    def _asked(self, query: Query | str, searched: bool = False, **arguments: Any) -> Result:
+        """As `ask`; whether the status tells of searches that found nothing is up to the caller."""
         self.problem.insist_unchanged()
         asked = query if isinstance(query, Query) else Query(query, **arguments)
         quality = self._verdict.answers.get(asked.kind)
@@ -77,11 +87,13 @@ class Posterior:
         weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
         quality = result.quality if weaker else quality
         status = (
-            result.status if recorded() else result.status.also(partial(self._check, checked, quality, result.value))
+            result.status
+            if recorded()
+            else result.status.also(partial(self._check, checked, quality, result.value, searched))
         )
         return Result(result.value, quality, status, result.statistics)
 
-    def _check(self, query: Query, quality: Quality, value: Any) -> tuple[bool, str] | None:
+    def _check(self, query: Query, quality: Quality, value: Any, searched: bool) -> tuple[bool, str] | None:
         """A failing status where scores or an answer are NaN, or too large for what is asked about them."""
         for check in self.problem.env.unseen:  # on the CPU scores were checked before inference
             problem = check()
@@ -91,7 +103,33 @@ class Posterior:
         if found is None and quality is Quality.EXACT and query.kind in SCORED:
             self.problem.insist_unchanged()
             found = outside(self.problem, self._session, query, value)
+        if found is None and searched and quality not in PROOFS:
+            found = self._nothing_found(query.kind, value)
         return found or self._unresolved(query.kind, quality)
+
+    def _nothing_found(self, kind: str, value: Any) -> tuple[bool, str] | None:
+        """A failing status where an answer that proves nothing shows no answer of positive weight."""
+        gone = without_answer(kind, value)
+        if gone is None:
+            return None
+        batch, graph = self.problem.env.batch, self.problem.graph
+        if kind == "marginals":  # they are 0 as well where there is no cell
+            cells = [batch.cells_exist(v.dims, v.name).reshape(batch.size, -1).any(1) for v in graph.discrete]
+            gone = gone & torch.stack(cells).any(0) if cells else torch.zeros_like(gone)
+        if not bool(gone.any()):
+            return None
+        first = int(gone.nonzero()[0])
+        where = f" for example {first + 1} of {gone.numel()}" if gone.numel() > 1 else ""
+        exact = [
+            one.selection.name
+            for one in candidates(self._verdict.structure, (kind,))
+            if one.answers[kind] is Quality.EXACT
+        ]
+        tellers = f"ask {join_names(exact[:2])}, which can tell, or try" if exact else "try"
+        return True, (
+            f"`{self.backend}` found no answer of positive weight{where}, which does not prove that there is none; "
+            f"{tellers} other options of `{self.backend}` or another backend (`energyml explain` lists them)"
+        )
 
     def _unresolved(self, kind: str, quality: Quality) -> tuple[bool, str] | None:
         if kind not in RESOLVED or quality is not Quality.EXACT:
@@ -218,7 +256,11 @@ class Posterior:
 
     @property
     def log_partition(self) -> Tensor:
-        """[B]: log Z of each example, -inf where every answer is forbidden; differentiable."""
+        """[B]: log Z of each example, differentiable; -inf where every answer is forbidden.
+
+        Of a backend that is not exact, -inf says that it found no answer of positive weight; so does the status of
+        `ask("log_partition")`.
+        """
         value: Tensor = self._value("log_partition")
         return value
 
@@ -266,20 +308,21 @@ class Posterior:
 
         By variable: log-probabilities [B, *dims, labels]; by field: (mean, variance), each [B, *axes].
         """
-        value: Mapping[str, Any] = self._insisted(self.ask(Query("conditionals", answer=answer)))
+        value: Mapping[str, Any] = self._insisted(self._asked(Query("conditionals", answer=answer)))
         return value
 
     def map(self) -> Assignment:
         """The best answer: labels [B, *dims] and its score [B]; -1 and -inf where every answer is forbidden.
 
+        A backend that is not exact gives -1 and -inf where it found no answer; the status of `ask("map")` says so.
         Of a field: its read-outs, the labels with the largest values of its mode.
         """
-        value: Assignment = self._insisted(self.ask("map"))
+        value: Assignment = self._insisted(self._asked("map"))
         return value
 
     def n_best(self, count: int) -> Assignment:
         """The best answers, best first: labels [B, count, *dims] and scores [B, count]; -1 and -inf for none."""
-        value: Assignment = self._insisted(self.ask(Query("n_best", count=count)))
+        value: Assignment = self._insisted(self._asked(Query("n_best", count=count)))
         return value
 
     def sample(self, count: int = 1, generator: torch.Generator | None = None) -> Assignment:
@@ -287,7 +330,7 @@ class Posterior:
 
         Draws of a field are in `fields`, [count, B, *axes], and their read-outs in `labels`.
         """
-        value: Assignment = self._insisted(self.ask(Query("sample", count=count, generator=generator)))
+        value: Assignment = self._insisted(self._asked(Query("sample", count=count, generator=generator)))
         return value
 
     def log_prob(self, **answer: Tensor) -> Tensor:
@@ -295,12 +338,12 @@ class Posterior:
 
         Of fields: the log-density of values [B, *axes], NaN for cells that are integrated out.
         """
-        value: Tensor = self._insisted(self.ask(Query("log_prob", answer=answer)))
+        value: Tensor = self._insisted(self._asked(Query("log_prob", answer=answer)))
         return value
 
     def max_with_cost(self, **cost: Tensor) -> Assignment:
         """The best of score plus cost; costs are [B, *dims, labels] by variable, and the score includes them."""
-        value: Assignment = self._insisted(self.ask(Query("max_with_cost", cost=cost)))
+        value: Assignment = self._insisted(self._asked(Query("max_with_cost", cost=cost)))
         return value
 
     def log_prob_with_cost(self, answer: Mapping[str, Tensor], cost: Mapping[str, Tensor]) -> Tensor:
@@ -310,7 +353,7 @@ class Posterior:
             answer: labels [B, *dims] by variable, -1 for "any label".
             cost: [B, *dims, labels] by variable; one that is missing costs nothing.
         """
-        value: Tensor = self._insisted(self.ask(Query("log_prob_with_cost", answer=answer, cost=cost)))
+        value: Tensor = self._insisted(self._asked(Query("log_prob_with_cost", answer=answer, cost=cost)))
         return value
 
     def expectation(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -319,12 +362,12 @@ class Posterior:
         Args:
             values: by variable [B or 1, *dims, labels], by term [B or 1, *domain, *labels]; size 1 where shared.
         """
-        value: Tensor = self._insisted(self.ask(Query("expectation", values=values)))
+        value: Tensor = self._insisted(self._asked(Query("expectation", values=values)))
         return value
 
     def unrounded(self, kind: str, **arguments: Any) -> Any:
         """The value of a query in the type that it was computed in, for those who go on subtracting; see `Query`."""
-        return self._insisted(self.ask(Query(kind, wide=True, **arguments)))
+        return self._insisted(self._asked(Query(kind, wide=True, **arguments)))
 
     def cross_entropy(self, other: Posterior) -> Tensor:
         """[B]: -E[log q(y)] of a second model q of the same cells, in nats; inf where q rules out what p does not.
@@ -332,12 +375,12 @@ class Posterior:
         The two models may have different terms; their variables, label sets and sizes must agree.  log Z of q is the
         one that its backend gives: where that is a bound or an estimate, so is the answer, as `ask` says.
         """
-        value: Tensor = self._insisted(self.ask(Query("cross_entropy", other=other)))
+        value: Tensor = self._insisted(self._asked(Query("cross_entropy", other=other)))
         return value
 
     def kl(self, other: Posterior) -> Tensor:
         """[B]: the divergence KL(p, q) of a second model q of the same cells, in nats; see `cross_entropy`."""
-        value: Tensor = self._insisted(self.ask(Query("kl", other=other)))
+        value: Tensor = self._insisted(self._asked(Query("kl", other=other)))
         return value
 
     def certificate(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from energyml.diagnostics import EnergyError
@@ -84,6 +85,21 @@ def not_a_number(value: Any) -> tuple[bool, str] | None:
         "the answer is not a number (NaN): likely (a) NaN or inf in the weights or the inputs, (b) scores that leave "
         "their floating-point type; look at both, or use float64"
     )
+
+
+def without_answer(kind: str, value: Any) -> Tensor | None:
+    """[B]: where the answer to a query says that no answer has positive weight; `None` for other queries."""
+    if kind == "log_partition":
+        gone: Tensor = value.isneginf()
+        return gone
+    if kind in ("map", "max_with_cost", "n_best", "sample"):
+        axis = {"n_best": 1, "sample": 0}.get(kind)
+        none: Tensor = value.score.isneginf()
+        return none if axis is None else none.all(axis)
+    if kind == "marginals":
+        totals = [one.reshape(one.shape[0], -1).sum(1) for one in value.values()]
+        return torch.stack(totals).sum(0) == 0 if totals else None
+    return None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from energyml.cards.card import Selection
+from energyml.choices import first_that_answers
 from energyml.diagnostics import EnergyError
 from energyml.driver import Compiled, SpecFileError, bind, read_choices
 from energyml.energy_model import EnergyModel
@@ -46,8 +48,16 @@ class Request:
     seed: int = 0
 
 
-def answer_queries(compiled: Compiled, request: Request) -> dict[str, Any]:
-    """Ask each backend each query; returns plain data: backend -> query -> value and quality."""
+def answer_queries(
+    compiled: Compiled, request: Request, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Ask each backend each query; returns plain data: backend -> query -> value and quality.
+
+    Args:
+        compiled: the spec.
+        request: what is asked.
+        tell: takes a line about each choice that `auto` made.
+    """
     for query in request.queries:
         if query not in QUERIES:
             raise EnergyError(f"unknown query `{query}`; known: {', '.join(QUERIES)}")
@@ -59,14 +69,21 @@ def answer_queries(compiled: Compiled, request: Request) -> dict[str, Any]:
         tensors = random_inputs(model, request.sizes, request.batch, request.seed)
         lengths = None if tensors else _lengths(model, request.sizes, request.batch)
     chosen = read_choices("backend", request.backends, compiled.model) if request.backends else [None]
+
+    def ask(selection: Selection | None) -> tuple[str, dict[str, Any]]:
+        posterior = model.infer(using=selection, lengths=lengths, **tensors)  # type: ignore[arg-type]
+        return posterior.backend, {
+            query: _plain(posterior.ask(query, generator=torch.Generator().manual_seed(request.seed)))
+            for query in request.queries
+        }
+
     found: dict[str, Any] = {}
     with torch.no_grad():
         for selection in chosen:
-            posterior = model.infer(using=selection, lengths=lengths, **tensors)  # type: ignore[arg-type]
-            found[str(selection or posterior.backend)] = {
-                query: _plain(posterior.ask(query, generator=torch.Generator().manual_seed(request.seed)))
-                for query in request.queries
-            }
+            (backend, answers), why = first_that_answers(model, selection, request.queries, ask)
+            found[str(selection or backend)] = answers
+            if why is not None:
+                tell(why)
     return found
 
 
@@ -147,8 +164,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise SpecFileError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
-    except ValueError as problem:
-        raise EnergyError(f"{path}: not JSON: {problem}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise EnergyError(f"{path}: not JSON that can be read: {problem}") from problem
     if not isinstance(data, dict):
         raise EnergyError(f"{path}: expected an object with declared names as keys")
     return data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from energyml.cards.card import Selection
 from energyml.cards.options import Option, Whole
 from energyml.plan.backend_card import BackendCard, Refusal
@@ -10,18 +12,29 @@ from energyml.plan.structure import Structure
 from energyml.queries import LABEL_QUERIES, Quality, View
 
 LIMIT = 1_000_000
+# Above this number of answers raising `limit` is no advice: each takes a score and some bytes for each of its cells.
+MOST_ADVISED = 100_000_000.0
 
 
 def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
     if structure.has_field:
         return Refusal("a field has infinitely many values", "`cg` solves fields")
-    number = answers_formula(structure).value(structure.sizes)
+    # Label sets that are not known yet count as two labels, as for an elimination order: there are at least so many.
+    unknown = {f"|{labels}|": 2.0 for _, _, labels in structure.cells if f"|{labels}|" not in structure.sizes}
+    number = answers_formula(structure).value({**structure.sizes, **unknown})
     limit = int(selection["limit"])
     if number is not None and number > limit:
-        return Refusal(
-            f"one example has {number:.3g} answers, and the limit is {limit}", "raise `limit`, or give smaller sizes"
-        )
+        least = "at least " if unknown else ""
+        reason = f"one example has {least}{count_of_answers(math.log10(number))} answers, and the limit is {limit}"
+        return Refusal(reason, "raise `limit`, or give smaller sizes" if number <= MOST_ADVISED else "")
     return None
+
+
+def count_of_answers(digits: float) -> str:
+    """A number of answers for people, from its decimal logarithm."""
+    if math.isinf(digits):
+        return "more than 1e308"
+    return f"{10**digits:.3g}" if digits < 300 else f"1e{digits:.0f}"
 
 
 def answers_formula(structure: Structure) -> Formula:
@@ -58,6 +71,7 @@ CARDS = (
         view=View.SCORE,
         answers=dict.fromkeys((*LABEL_QUERIES, "conditionals"), Quality.EXACT),
         refuses=_refuses,
+        refuses_by_size=True,
         cost=_cost,
         preference=50,
     ),

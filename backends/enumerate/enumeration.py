@@ -12,10 +12,14 @@ from torch import Tensor
 
 from energyml import errors
 from energyml.backend import Evidence, Problem, QueryRefused
+from energyml.backends.enumerate.card import MOST_ADVISED, count_of_answers
 from energyml.backends.logspace import grouped_logsumexp
 from energyml.bind.batch import Batch
 from energyml.bind.tensors import Environment
+from energyml.diagnostics import join_names
 from energyml.model.declared import Variable
+from energyml.plan.planner import candidates
+from energyml.plan.structure import Structure
 from energyml.queries import View
 from energyml.result import ABSENT
 
@@ -78,12 +82,19 @@ class Enumeration:
     Args:
         problem: the batch.
         variables: its discrete variables, latents last.
-        free: dims whose size is part of the answer.
+        structure: the model's; its free dims have a size that is part of the answer.
         limit: the largest number of answers of an example; more are refused before anything is allocated.
     """
 
-    def __init__(self, problem: Problem, variables: Sequence[Variable], free: tuple[str, ...], limit: int) -> None:
-        self.problem, self.variables, self.free, self.limit = problem, variables, free, limit
+    def __init__(
+        self,
+        problem: Problem,
+        variables: Sequence[Variable],
+        structure: Structure,
+        limit: int,
+    ) -> None:
+        self.problem, self.variables, self.structure, self.limit = problem, variables, structure, limit
+        self.free = structure.free
         self.ends = problem.ends()
         tables = all(View.TABLE in term.views for term in problem.terms)
         self.chunk = TABLE_CHUNK if tables else NETWORK_CHUNK
@@ -177,21 +188,18 @@ class Enumeration:
         return [end] if last else [label for label in every if label != end]
 
     def _check(self, groups: list[_Group]) -> None:
-        total = 0
-        for group in groups:
-            count = 1
-            for cell in group.cells:
-                count *= len(cell.labels)
-                if total + count > self.limit:
-                    raise QueryRefused(self._refusal(group))
-            total += count
+        total = sum(group.count for group in groups)
+        if total > self.limit:
+            raise QueryRefused(self._refusal(total))
 
-    def _refusal(self, group: _Group) -> str:
-        digits = sum(log10(len(cell.labels)) for cell in group.cells)
-        count = f"{10**digits:.3g}" if digits < 300 else f"1e{digits:.0f}"
-        message = errors.diagnostic("E0509", None, count=count, limit=self.limit).message
-        remedy = "raise it with `enumerate(limit: ...)`, or choose another backend (`energyml explain` lists them)"
-        return f"{message}; {remedy}"
+    def _refusal(self, total: int) -> str:
+        digits = log10(total)
+        message = errors.diagnostic("E0509", None, count=count_of_answers(digits), limit=self.limit).message
+        others = [one.selection.name for one in candidates(self.structure, ()) if one.selection.name != "enumerate"]
+        remedies = [f"{join_names(others[:3])} can serve it"] if others else ["make the example smaller"]
+        if total <= MOST_ADVISED:
+            remedies.insert(0, f"raise it with `enumerate(limit: {total})`")
+        return f"{message}; {', or '.join(remedies)}"
 
     # ---------------------------------------------------------------------------------------------------------- answers
 

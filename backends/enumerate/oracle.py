@@ -35,21 +35,21 @@ class Oracle(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Remember which variables are summed out and which lengths are free."""
+        self.structure = structure
         self.variables = sorted(graph.discrete, key=lambda v: v.kind == "latent")
-        self.free = structure.free
 
     def open(self, problem: Problem) -> Session:
         """Nothing is enumerated before a query asks."""
-        return OracleSession(problem, self.variables, self.free, int(self.selection["limit"]))
+        return OracleSession(problem, self.variables, self.structure, int(self.selection["limit"]))
 
 
 class OracleSession(Session):
     """All answers of each example, enumerated once."""
 
-    def __init__(self, problem: Problem, variables: Sequence[Variable], free: tuple[str, ...], limit: int) -> None:
-        self.problem, self.variables, self.free = problem, variables, free
+    def __init__(self, problem: Problem, variables: Sequence[Variable], structure: Structure, limit: int) -> None:
+        self.problem, self.variables, self.structure, self.free = problem, variables, structure, structure.free
         self.outputs = [v for v in variables if v.kind != "latent"]
-        self.enumeration = Enumeration(problem, variables, free, limit)
+        self.enumeration = Enumeration(problem, variables, structure, limit)
         self._answers: dict[bool, list[Enumerated]] = {}
 
     def ask(self, query: Query) -> Result:
@@ -162,7 +162,7 @@ class OracleSession(Session):
         if self.free:
             raise QueryRefused("two models are compared cell by cell, and here the length is part of the answer")
         comparable(self.problem, query.other)
-        second = Enumeration(query.other.problem, self.variables, self.free, self.enumeration.limit)
+        second = Enumeration(query.other.problem, self.variables, self.structure, self.enumeration.limit)
         log_z = query.other.unrounded("log_partition")
         rows = []
         for example, answers in enumerate(self.answers):

@@ -29,7 +29,7 @@ def _refuses(structure: Structure, selection: Selection) -> Refusal | None:
         return None  # a chain, or a graph whose sizes are known only when it is met
     made = structure.ground.program(float(selection["memory"]) * (1 << 20))
     if isinstance(made, TooWide):
-        return Refusal(str(made), "raise `memory`, or choose an approximate backend (`energyml explain` lists them)")
+        return Refusal(str(made), f"raise `memory` to {made.megabytes} or more" if made.megabytes is not None else "")
     return None
 
 

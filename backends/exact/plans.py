@@ -113,8 +113,9 @@ class Plans:
             compiler: type[NativeCompiler | PlainCompiler] = PlainCompiler if graphs is None else NativeCompiler
             program = cheapest(compiler(structure.scopes, structure.sizes, known, early), self.budget)
         except TooWide as wide:
+            raised = f"raise it with `exact(memory: {wide.megabytes})`, " if wide.megabytes is not None else ""
             raise QueryRefused(
-                f"`exact` cannot eliminate this graph: {wide}; raise it with `exact(memory: ...)` in MB, "
+                f"`exact` cannot eliminate this graph: {wide}; {raised}"
                 "observe more cells, or choose an approximate backend (`energyml explain` lists them)"
             ) from None
         return Plan(structure, program, sources.domains, len(early))

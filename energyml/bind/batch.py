@@ -225,6 +225,10 @@ class Batch:
         """The padded size of a dim."""
         return self.along[dim].size if dim in self.along else self.nested[dim].size
 
+    def sizes(self) -> dict[str, float]:
+        """The padded size of every dim, as formulas of cost take them."""
+        return {name: float(self.size_of(name)) for name in (*self.along, *self.nested)}
+
     def frame(self, counted: Counted) -> Mapping[str, Along]:
         """The dims as a term sees them: an index counts the positions where all `counted` variables have a cell."""
         if not self.masks:

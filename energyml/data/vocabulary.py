@@ -167,7 +167,7 @@ def load_vocabularies(path: str | os.PathLike[str]) -> dict[str, Vocabulary]:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as problem:
         raise EnergyError(f"{path}: {(problem.strerror or str(problem)).lower()}") from problem
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise EnergyError(f"{path}: not a JSON file of vocabularies: {problem}") from problem
     if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
         raise EnergyError(f"{path}: not a JSON file of vocabularies: an object of objects is expected")

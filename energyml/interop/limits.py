@@ -8,7 +8,7 @@ from energyml.interop.numbers import Integers
 
 MOST_LABELS = 200_000  # names of values: one set for each distinct number of values
 MOST_CELLS = 20_000_000  # numbers in all rows of single variables: 160 MB
-MOST_ENTRIES = 2**27  # numbers in all tables of a sparse format: 1 GB
+MOST_ENTRIES = 2**24  # numbers in all tables of a sparse format: 128 MB each time that they are copied
 
 LIMIT = f"{MOST_CELLS:,} values of all variables together, and {MOST_LABELS:,} names of values"
 

@@ -36,6 +36,7 @@ class BackendCard(Card):
         answers: the queries it answers, each with the quality of the answer.
         field_answers: the same for models of fields, which it then wants as quadratic forms; none when empty.
         refuses: what it asks of the structure, given its options.
+        refuses_by_size: whether that depends on the sizes of an example.
         cost: the cost of one log-partition or its nearest relative.
         method: how it would work on the model, in one line.
         needs_fitting: whether it owns parameters that must be trained first.
@@ -46,6 +47,7 @@ class BackendCard(Card):
     answers: Mapping[str, Quality] = field(default_factory=dict)
     field_answers: Mapping[str, Quality] = field(default_factory=dict)
     refuses: Callable[[Structure, Selection], Refusal | None] = never_refuses
+    refuses_by_size: bool = False
     cost: Callable[[Structure], Cost | None] = lambda structure: None
     method: Callable[[Structure, Selection], str | None] = lambda structure, selection: None
     needs_fitting: bool = False

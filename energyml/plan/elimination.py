@@ -120,6 +120,9 @@ class Program:
         return tuple(step.cell for step in self.steps)
 
 
+LARGEST_ADVISED = 2.0**36
+
+
 class TooWide(Exception):
     """No order fits: what the best one would need.
 
@@ -133,6 +136,11 @@ class TooWide(Exception):
     def __init__(self, width: int, memory: float, budget: float, searched: bool) -> None:
         super().__init__(width, memory, budget, searched)
         self.width, self.memory, self.budget, self.searched = width, memory, budget, searched
+
+    @property
+    def megabytes(self) -> int | None:
+        """A budget with which the best order fits; `None` where none is known, or beyond most machines."""
+        return math.ceil(self.memory / 2**20) if self.searched and self.memory <= LARGEST_ADVISED else None
 
     def __str__(self) -> str:
         found = f"the induced width is {self.width}" if self.searched else f"every order has a width above {self.width}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from energyml import cards
-from energyml.cards.card import Selection
+from energyml.cards.card import Card, Selection
 from energyml.diagnostics import Report, Span, join_names
 from energyml.errors import diagnostic
 from energyml.model.declared import Choices
@@ -64,11 +65,15 @@ def judge(selection: Selection, structure: Structure) -> Verdict:
     """Join one backend's needs with what the model offers."""
     card = cast("BackendCard", selection.card)
     implemented = card.implementation is not None
-    view, answers = card.serving(structure)
-    refusal = _view_refusal(view, structure) or card.refuses(structure, selection)
+    refusal = _refusal(selection, structure)
     if refusal is not None:
-        return Verdict(selection, refusal, implemented, {}, structure)
-    return Verdict(selection, None, implemented, answers, structure)
+        return Verdict(selection, _with_true_advice(refusal, structure), implemented, {}, structure)
+    return Verdict(selection, None, implemented, card.serving(structure)[1], structure)
+
+
+def _refusal(selection: Selection, structure: Structure) -> Refusal | None:
+    card = cast("BackendCard", selection.card)
+    return _view_refusal(card.serving(structure)[0], structure) or card.refuses(structure, selection)
 
 
 def _view_refusal(view: View, structure: Structure) -> Refusal | None:
@@ -81,10 +86,38 @@ def _view_refusal(view: View, structure: Structure) -> Refusal | None:
     return Refusal(reason, "`enumerate` serves any small model" if not structure.has_field else "`cg` serves fields")
 
 
+_QUOTED = re.compile(r"`(\w+)`")
+_SHOWN = 3
+
+
+def _with_true_advice(refusal: Refusal, structure: Structure) -> Refusal:
+    """A refusal whose alternative names only backends that serve the model; others take its place where it does not."""
+    known = {card.name: card for card in cards.every("backend")}
+    named = [known[name] for name in _QUOTED.findall(refusal.alternative) if name in known and name != AUTO]
+    if refusal.alternative and all(_refusal(Selection(card), structure) is None for card in named):
+        return refusal
+    able = [card for card in known.values() if _serves_at_once(card, structure)]
+    able.sort(key=lambda card: cast("BackendCard", card).preference)
+    names = [card.name for card in able[:_SHOWN]]
+    return Refusal(refusal.reason, f"{join_names(names)} can serve it" if names else refusal.alternative)
+
+
+def _serves_at_once(card: Card, structure: Structure) -> bool:
+    """Whether a backend can answer something about the model, without a training of its own."""
+    at_once = card.name != AUTO and card.implementation is not None and not cast("BackendCard", card).needs_fitting
+    return at_once and _refusal(Selection(card), structure) is None
+
+
 def survey(structure: Structure) -> list[Verdict]:
     """A verdict on every known backend, the ones that serve first."""
     verdicts = [judge(Selection(card), structure) for card in cards.every("backend") if card.name != AUTO]
     return sorted(verdicts, key=lambda v: (not v.serves, v.refusal is not None, _preference(v)))
+
+
+def candidates(structure: Structure, queries: Sequence[str]) -> list[Verdict]:
+    """The backends that `auto` chooses from, the first choice first: those that can answer all queries at once."""
+    serving = [verdict for verdict in survey(structure) if _serves_at_once(verdict.selection.card, structure)]
+    return [verdict for verdict in serving if all(query in verdict.answers for query in queries)]
 
 
 def _preference(verdict: Verdict) -> int:
@@ -105,10 +138,9 @@ def plan(structure: Structure, selection: Selection | None, queries: Sequence[st
     if selection is not None and selection.name != AUTO:
         return Plan(structure, judge(selection, structure), "chosen in the spec or by the caller")
     verdicts = survey(structure)
-    for verdict in verdicts:
-        if verdict.serves and all(query in verdict.answers for query in queries):
-            better = [v for v in verdicts if _preference(v) < _preference(verdict)]
-            return Plan(structure, verdict, _why(verdict, better, structure))
+    for verdict in candidates(structure, queries):
+        better = [v for v in verdicts if _preference(v) < _preference(verdict)]
+        return Plan(structure, verdict, _why(verdict, better, structure))
     fallback = next((v for v in verdicts if v.refusal is None), verdicts[0])
     return Plan(structure, fallback, "no backend of this version serves the model")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -11,7 +10,7 @@ from functools import cached_property
 from energyml.diagnostics import EnergyError
 from energyml.ir.fields import coupled_fields
 from energyml.ir.graph import Edges, Graph, Range, Term
-from energyml.ir.ground import GroundGraph, Instance, ground
+from energyml.ir.ground import GroundGraph, Instance, extent_of, ground
 from energyml.plan.cost import Sizes
 from energyml.plan.elimination import Program, TooWide, make_program
 from energyml.plan.fields import FieldFacts, facts_of
@@ -19,6 +18,7 @@ from energyml.plan.width import is_forest
 from energyml.queries import View
 
 LARGEST_GROUNDING = 20_000
+MOST_FACTORS = 1_000_000
 # The memory that orders are looked for in when none is named: that of `exact` unless told otherwise.
 USUAL = 2048.0 * 2**20
 
@@ -50,18 +50,13 @@ class Ground:
     @cached_property
     def cells(self) -> GroundGraph | None:
         """Cells and factors; `None` where the instance leaves something open, or is too large to look at."""
-        if self._cell_count() > LARGEST_GROUNDING:
+        cells, factors = extent_of(self.graph, self.instance)
+        if cells > LARGEST_GROUNDING or factors > MOST_FACTORS:
             return None
         try:
             return ground(self.graph, self.instance)
         except EnergyError:
             return None
-
-    def _cell_count(self) -> float:
-        sizes = {name: float(dim.size) for name, dim in self.graph.dims.items() if dim.size is not None}
-        sizes.update({name: float(size) for name, size in self.instance.sizes.items()})
-        sizes.update({name: float(max(each, default=0)) for name, each in self.instance.nested.items()})
-        return sum(math.prod(sizes.get(dim, math.inf) for dim in v.dims) for v in self.graph.discrete)
 
     @cached_property
     def label_counts(self) -> tuple[int, ...] | None:

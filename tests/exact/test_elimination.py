@@ -260,9 +260,9 @@ def test_a_graph_too_wide_is_refused_with_numbers() -> None:
     ):
         fixed.infer(u=torch.zeros(1, 60, 60, 3), using="exact")
     open_sizes = em.compile(GRID)
-    with pytest.raises(QueryRefused, match=r"width.*budget is 2\.15 GB; raise it with `exact\(memory: \.\.\.\)`"):
+    with pytest.raises(QueryRefused, match=r"width.*budget is 2\.15 GB; observe more cells, or"):
         _ = open_sizes.infer(u=torch.zeros(1, 60, 60, 3), using="exact").log_partition
-    with pytest.raises(QueryRefused, match=r"the induced width is 14: it needs .* GB for one example"):
+    with pytest.raises(QueryRefused, match=r"the induced width is 14: it needs .* GB .*`exact\(memory: \d+\)`"):
         _ = open_sizes.infer(u=torch.zeros(1, 14, 14, 3), using="exact(memory: 1)").log_partition
 
 

@@ -1,5 +1,6 @@
 """`energyml uai`: the competition's format, and misuse: a message, the right exit code, never a traceback."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,25 @@ EVIDENCE = ROOT / "examples" / "alarm.uai.evid"
 
 
 @pytest.fixture
-def uai(monkeypatch, capsys):
-    """Run the command in this process: exit code, standard output, standard error."""
+def energyml(monkeypatch, capsys):
+    """Run a command in this process: exit code, standard output, standard error."""
 
-    def run(*arguments: object, backend: str | None = "enumerate") -> tuple[int, str, str]:
-        chosen = ["--infer", backend] if backend else []
-        monkeypatch.setattr("sys.argv", ["energyml", "uai", *map(str, arguments), *chosen])
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["energyml", *map(str, arguments)])
         code = cli._guarded(cli.app)
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err + captured.out
         return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def uai(energyml):
+    """Run `energyml uai`."""
+
+    def run(*arguments: object, backend: str | None = "enumerate") -> tuple[int, str, str]:
+        return energyml("uai", *arguments, *(["--infer", backend] if backend else []))
 
     return run
 
@@ -98,6 +108,73 @@ def test_samples_that_are_impossible_are_named(uai, tmp_path):
         assert (code, out) == (1, "") and "some.evid: sample 2 of 2: under this evidence" in err
     code, out, _ = uai(tmp_path / "same.uai", "--query", "MAR", backend="bp")
     assert (code, out) == (0, "MAR\n2 2 0.5 0.5 2 0.5 0.5\n")
+
+
+THIRD_PARTY = Path("/work/shared/thirdparty/uai")
+
+
+@pytest.mark.parametrize(("query", "backend"), [("PR", "mean_field"), ("PR", "ais"), ("PR", "bridge"), ("MAP", "bp")])
+def test_only_exact_answers_say_impossible(uai, tmp_path, query, backend):
+    zero = tmp_path / "zero.uai"
+    zero.write_text("MARKOV\n2\n2 2\n2\n2 0 1\n2 0 1\n4\n1 0 0 1\n4\n0 1 1 0\n")
+    code, out, err = uai(zero, "--query", query, backend=backend)
+    assert (code, out) == (1, "")
+    assert "found no answer of positive weight" in err and "`exact`" in err and "every answer" not in err
+    code, out, err = uai(zero, "--query", query, backend="exact")
+    assert (code, out) == (0, "PR\n-inf\n") if query == "PR" else "every answer has the weight 0" in err
+
+
+@pytest.mark.skipif(not THIRD_PARTY.is_dir(), reason="the models of the UAI competition are not here")
+@pytest.mark.parametrize(("query", "backend"), [("MAP", "bp"), ("MAP", "mean_field"), ("PR", "mean_field")])
+def test_a_search_that_fails_on_a_pedigree_proves_nothing(uai, query, backend):
+    model = THIRD_PARTY / "Pedigree_13.uai"
+    code, out, err = uai(model, "--evid", f"{model}.evid", "--query", query, backend=backend)
+    assert (code, out) == (1, "") and "does not prove that there is none" in err
+
+
+@pytest.mark.parametrize(
+    ("backend", "query", "said"),
+    [
+        ("exact", "PR", ""),
+        ("bp", "PR", "PR by `bp` is an estimate"),
+        ("mean_field", "PR", "PR by `mean_field` is a lower bound"),
+        ("trw", "PR", "PR by `trw` is an upper bound"),
+        ("bp", "MAR", "MAR by `bp` is an estimate"),
+        ("bp", "MAP", "a better answer may exist"),
+    ],
+)
+def test_bounds_and_estimates_are_called_so(uai, tmp_path, backend, query, said):
+    path = tmp_path / "pair.uai"
+    path.write_text("MARKOV\n2\n2 2\n1\n2 0 1\n4\n4 2 1 3\n")
+    code, out, err = uai(path, "--query", query, backend=backend)
+    assert code == 0 and out.startswith(query) and said in err and bool(err) == bool(said)
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A graph of 80 cells that are all neighbours: too wide for elimination, and 1.2e24 answers."""
+    size = 80
+    pairs = [(i, j) for i in range(size) for j in range(i)]
+    lines = ["MARKOV", size, " ".join(["2"] * size), len(pairs), *(f"2 {i} {j}" for i, j in pairs)]
+    path = tmp_path / "wide.uai"
+    path.write_text("\n".join(map(str, [*lines, *(["4 1 1 1 1.001"] * len(pairs))])))
+    return path
+
+
+@pytest.mark.parametrize("query", ["PR", "MAR", "MAP"])
+def test_auto_goes_on_where_exact_is_refused_and_says_so(uai, wide, query):
+    code, out, err = uai(wide, "--query", query, backend="auto")
+    assert code == 0 and out.startswith(query)
+    assert "auto chose `bp`" in err and "`exact` cannot eliminate" in err and "not exact" in err
+
+
+def test_explain_reads_the_models_that_a_refusal_sends_there(energyml, wide):
+    code, out, err = energyml("explain", wide)
+    assert (code, err) == (0, "") and "cannot: every order has a width above" in out
+    assert "\n  bp                can answer estimate: log_partition" in out
+    code, out, err = energyml("explain", ALARM, "--stage", "plan")
+    assert (code, err) == (0, "") and "induced width: 2" in out
+    assert json.loads(energyml("info", ALARM)[1])["backends"]["exact"]["serves"]
 
 
 def test_exact_is_the_default(uai):
