@@ -30,7 +30,7 @@ from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Result
 from energyml.training_state import TrainingState
-from energyml.transforms import recorded
+from energyml.transforms import NotRecorded, keepable, recorded, refuse_recorders_of_one_call
 
 if TYPE_CHECKING:
     from energyml.data.dataset import Dataset
@@ -179,7 +179,14 @@ class Problem:
 
     def insist_unchanged(self) -> None:
         """Raise `PosteriorOutdated` where weights or inputs have changed since the problem was made."""
-        if self.snapshot is not None and not recorded():
+        if recorded():
+            refuse_recorders_of_one_call()
+            if self.snapshot is not None and not keepable():
+                raise NotRecorded(
+                    "this posterior was made before the program that is recorded now, and keeps tensors for later "
+                    "calls; call `infer` inside of the program"
+                )
+        elif self.snapshot is not None:
             self.snapshot.insist()
 
     def _given(self) -> list[Named]:

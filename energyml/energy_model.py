@@ -28,7 +28,7 @@ from energyml.plan.planner import Plan, Verdict
 from energyml.plan.structure import Structure, recognise
 from energyml.posterior import Posterior
 from energyml.training_state import TrainingState
-from energyml.transforms import recorded
+from energyml.transforms import recordable, recorded
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
@@ -285,7 +285,8 @@ class EnergyModel(nn.Module):
         problem = self.problem_of(batch, known, self._answers.labels(start, batch) if start else {})
         if state is not None:
             problem.state = state
-        return Posterior(backend.open(problem), verdict, problem, backend)
+        opened = recordable(f"a batch of `{verdict.selection.name}`", backend.open, problem)
+        return Posterior(opened, verdict, problem, backend)
 
     def _made(
         self,
@@ -399,7 +400,7 @@ class EnergyModel(nn.Module):
         batch = problem.env.batch
         answer = self._answers.labels(answer, batch)
         batch.checked.update(answer)
-        losses = self._choices.loss(chosen)(posterior, answer, chosen)
+        losses = recordable(f"the loss `{chosen.name}`", self._choices.loss(chosen), posterior, answer, chosen)
         return ExampleLosses(losses, chosen, problem, lambda: labelled_cells(answer))
 
     def losses_under(

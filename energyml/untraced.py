@@ -8,6 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from energyml.transforms import keepable
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -34,7 +36,7 @@ def untraced(reason: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def cached(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function of few arguments whose answers are kept; compiled code has what it computes, and keeps nothing.
+    """A function of few arguments whose answers are kept; a recorded program has what it computes, and keeps nothing.
 
     `functools.lru_cache` does the same, and the compiler warns wherever it passes one.
     """
@@ -44,7 +46,7 @@ def cached(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or not keepable():
                 return function(*args, **kwargs)
             found: R = known(*args, **kwargs)
             return found

@@ -22,7 +22,7 @@ from energyml.backends.exact.plans import Plan, Tables
 from energyml.backends.logspace import entropy_terms, logsumexp, softmax
 from energyml.backends.native import graph as native
 from energyml.backends.native import graphs
-from energyml.transforms import recorded
+from energyml.transforms import addressable
 
 
 @dataclass(frozen=True)
@@ -415,11 +415,7 @@ def slopes(total: Tensor, leaves: Sequence[Tensor], *, again: bool) -> Sequence[
 
 def runs_natively(tables: Tables) -> bool:
     """Whether the native kernel can run on these tables."""
-    return (
-        graphs is not None
-        and not recorded()
-        and all(table.device.type == "cpu" for table in tables if table is not None)
-    )
+    return graphs is not None and addressable(*[table for table in tables if table is not None])
 
 
 def tracked(tables: Tables) -> bool:

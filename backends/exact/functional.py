@@ -22,13 +22,14 @@ from energyml.backends.native import chain as native
 from energyml.bind.batch import wide
 from energyml.diagnostics import ShapeError
 from energyml.result import ABSENT
-from energyml.transforms import followed
+from energyml.transforms import followed, refuse_recorders_of_one_call, seen
 
 __all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals", "chain_nll_and_grad"]
 
 
 def _potentials(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Potentials:
     """The scores for the torch recursion, or what is wrong with their sizes."""
+    refuse_recorders_of_one_call()
     form, shape = unary.shape, pair.shape
     if lengths is not None and (lengths.ndim != 1 or len(lengths) != form[0]):
         raise ShapeError(f"expected lengths {list(form[:1])}, one for each chain, found {list(lengths.shape)}")
@@ -84,7 +85,7 @@ def _likelihood(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | N
         found = recursion.chain_likelihood(potentials, labels)
         if found is not None:
             return found
-    if labels.device.type == "cpu" and not torch.compiler.is_compiling() and not followed():
+    if seen(labels) and not followed():
         strange = (labels < -1) | (labels >= unary.shape[2])
         if lengths is not None:
             strange &= torch.arange(unary.shape[1]) < lengths.unsqueeze(1)

@@ -31,7 +31,7 @@ from energyml.ir.graph import Graph
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
-from energyml.transforms import gradients, readable, recorded
+from energyml.transforms import eager, gradients, readable, recorded
 from energyml.untraced import untraced
 
 # What the compiler says where it is told to make one graph.
@@ -111,7 +111,7 @@ class GraphSession(Session):
             return None
         for term in self.terms:  # native code reads the parameters of later calls without making tables of them
             term.finite.check_parameters(env)
-        if kind not in ground.asked and ground.asks and not recorded() and not env.gains:
+        if kind not in ground.asked and ground.asks and eager() and not env.gains:
             made = ground.question(kind, lambda: [self.table_of(term) for term in self.terms], env.module._parameters)
             ground.asked[kind] = made or False
         return ground.at_once(kind, env.module, env.gains)

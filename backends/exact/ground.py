@@ -19,7 +19,7 @@ from energyml.backends.exact.traced import TracedElimination, traced
 from energyml.backends.native.graph import ASKS, Question
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Edges
-from energyml.transforms import recorded
+from energyml.transforms import eager
 
 Elimination: TypeAlias = BatchElimination | TracedElimination
 
@@ -61,7 +61,7 @@ class Ground:
     def at_once(self, kind: str, module: nn.Module, gains: Mapping[str, Any]) -> Any:
         """Log Z and marginals by native code that reads the parameters; `None` where it cannot."""
         question = self.asked.get(kind)
-        return None if not question or gains or recorded() else question.ask(module._parameters)
+        return None if not question or gains or not eager() else question.ask(module._parameters)
 
     @property
     def forest(self) -> Forest | None:

@@ -22,7 +22,7 @@ from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Affine, Binding, Edges, Graph
 from energyml.model.types import Extent
-from energyml.transforms import numbers, readable
+from energyml.transforms import compiling, numbers, readable
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,12 @@ class Sources:
 def _read(structure: Tensor) -> np.ndarray:
     """Positions that decide which cells a factor touches; refused where `vmap` maps over them."""
     found = numbers(structure if structure.is_cpu else structure.cpu())
+    if found is None and compiling():
+        raise QueryRefused(
+            "which cells the factors touch depends on edges or masks, whose numbers are not there while a program is "
+            "recorded; give edges that hold for all calls to the model, as in `model.fix(edges=...)`, and compile with "
+            "`torch.compile`"
+        )
     if found is None:
         raise QueryRefused(
             "`vmap` maps over edges or masks, so that each call would have a graph of its own; give the examples to "

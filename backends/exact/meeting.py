@@ -27,6 +27,7 @@ from torch.nn.functional import pad
 
 from energyml.backends.exact.recording import buffer, may_read_back, overwritable
 from energyml.backends.exact.scan import Blocks
+from energyml.transforms import keepable
 
 # Up to how many sums for one step, and for all of them, they are held.  A sum takes about a nanosecond more than where
 # it is forgotten, and a question that a step of the way back need not ask saves some five microseconds.
@@ -129,7 +130,7 @@ def _recalled(scores: Tensor, steps: Tensor, count: Tensor | None) -> tuple[Tens
     batch, size, labels = scores.shape
     lanes, half = 2 * batch, size // 2
     # What is no plain tensor may be the stand-in of one, of which nothing must be kept.
-    known = _shape_of if type(scores) is Tensor else _shape_of.__wrapped__
+    known = _shape_of if type(scores) is Tensor and keepable() else _shape_of.__wrapped__
     shape = known(batch, size, labels, torch.promote_types(scores.dtype, steps.dtype), scores.device)
     # [N+1, 2, B]: where there is no cell, of those that the maxima start with and then of those that each step counts.
     gone = shape.bounds >= (size if count is None else count)

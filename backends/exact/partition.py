@@ -22,7 +22,7 @@ from energyml.backends.exact.scan import cut
 from energyml.backends.exact.threads import for_small_steps
 from energyml.backends.exact.unscaled import LogSpace, cleared, taped_log_partition
 from energyml.backends.logspace import softmax, tracked_logsumexp
-from energyml.transforms import followed
+from energyml.transforms import compiling, followed
 
 Run = Paired | Scaled | LogSpace
 
@@ -42,7 +42,7 @@ def log_partition(potentials: Potentials) -> Tensor:
         only = cleared(scores, exists)[:, 0]  # what padding holds has no gradient
         total = tracked_logsumexp(only.to(torch.promote_types(dtype, torch.float32)), 1)
         return (total if exists is None else torch.where(exists[:, 0], total, 0)).to(dtype)
-    if torch.compiler.is_compiling():
+    if compiling():
         return taped_log_partition(scores, steps, potentials.exists).to(dtype)
     if not _recorded(scores, steps):
         return _log_z(potentials).to(dtype)
@@ -115,7 +115,7 @@ class Kept:
 
 
 def _run(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool = True) -> Run:
-    if scores.device.type != "cpu" or scores.shape[0] == 0 or torch.compiler.is_compiling():
+    if scores.device.type != "cpu" or scores.shape[0] == 0 or compiling():
         return LogSpace(scores, steps, exists)
     dtype = torch.promote_types(torch.promote_types(scores.dtype, steps.dtype), torch.float32)
     scores, steps = scores.to(dtype), steps.to(dtype)

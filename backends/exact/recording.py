@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.transforms import followed
+from energyml.transforms import compiling, followed
 
 
 def untaped() -> AbstractContextManager[Any]:
@@ -17,12 +17,12 @@ def untaped() -> AbstractContextManager[Any]:
     Where nobody else records either this is inference mode, in which calling an operation takes a fifth less time.
     What leaves it has to be copied: autograd refuses tensors that were made in there.
     """
-    return torch.no_grad() if torch.compiler.is_compiling() or followed() else torch.inference_mode()
+    return torch.no_grad() if compiling() or followed() else torch.inference_mode()
 
 
 def overwritable() -> bool:
     """Whether results may be written where others were: nothing maps or compiles what is computed."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    return not (compiling() or torch._C._are_functorch_transforms_active())
 
 
 def may_read_back(tensor: Tensor) -> bool:
@@ -37,7 +37,7 @@ def buffer(*shape: int, like: Tensor) -> Tensor | None:
 
 def entered(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     """What a function of the tape gives."""
-    if torch.compiler.is_compiling() or followed():
+    if compiling() or followed():
         return function.apply(*inputs)
     # What `apply` itself goes on with; before that it reads the signature of `forward`, which takes as long as a chain.
     return super(torch.autograd.Function, function).apply(*inputs)  # type: ignore[misc]

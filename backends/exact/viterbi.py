@@ -20,6 +20,7 @@ from energyml.backends.exact.recording import buffer, may_read_back
 from energyml.backends.exact.scan import Blocks, cut_maxima
 from energyml.backends.exact.threads import for_small_steps, worth_spreading
 from energyml.backends.exact.unscaled import cleared
+from energyml.transforms import compiling
 
 # Up to how many sums for one step the way back takes many steps at once, and how many sums it then holds.
 FEW = 1 << 11
@@ -80,7 +81,7 @@ def _short_cut(potentials: Potentials) -> tuple[Tensor, Tensor] | None:
 
 def _cut(scores: Tensor) -> Blocks:
     batch, size, labels = scores.shape
-    return Blocks(1, size - 1) if torch.compiler.is_compiling() else cut_maxima(batch, size - 1, labels)
+    return Blocks(1, size - 1) if compiling() else cut_maxima(batch, size - 1, labels)
 
 
 # ------------------------------------------------------------------------------------------------------------- forward

@@ -7,7 +7,6 @@ from math import prod
 from operator import index
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from energyml.backend import QueryRefused
@@ -20,7 +19,7 @@ from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
 from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose
-from energyml.transforms import followed, recorded
+from energyml.transforms import compiling, followed, recorded
 from energyml.untraced import cached, settled
 
 # Orders of lists of edges are looked for in Python, up to this many positions.
@@ -83,7 +82,7 @@ class Methods:
             return facts
         if form.sizes.positions > LARGEST_LIST or stencil is not None:
             return replace(facts, band=form.sizes.positions)  # no order is looked for
-        if torch.compiler.is_compiling():
+        if compiling():
             self.blocks = one_block(form.sizes.positions, form.ridge.device)
             return replace(facts, band=self.blocks.size)
         self.blocks = list_blocks(form.links.ends, form.links.weights, form.sizes.positions)
@@ -95,7 +94,7 @@ class Methods:
             return Choice("diagonal", why="there are no cells")
         if self.policy.iterative:
             return _ASKED
-        if not torch.compiler.is_compiling():
+        if not compiling():
             return _chosen(self.facts, self.policy.budget, purpose)
         facts, shape = self.facts, self.facts.shape or ()
         sizes = (index(self.form.sizes.channels), tuple([index(size) for size in shape]), index(facts.rank or 0))

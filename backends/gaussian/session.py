@@ -26,7 +26,7 @@ from energyml.plan.fields import MOST_OPERATIONS, Purpose, direct
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Failed, Result, Status
-from energyml.transforms import seen
+from energyml.transforms import compiling, seen
 from energyml.untraced import one_graph, untraced
 
 LOG_2_PI = math.log(2 * math.pi)
@@ -181,7 +181,7 @@ class FieldSession(Session):
 
     def ask(self, query: Query) -> Result:
         """Answer a query of the cards of `cg` and `exact` for fields."""
-        if torch.compiler.is_compiling():
+        if compiling():
             reason = self._outside(query) if one_graph() else KERNELS
             return self._answer(query) if reason is None else untraced(reason)(self._answer)(query)
         try:
@@ -240,7 +240,7 @@ class FieldSession(Session):
     def _result(
         self, value: Any, how: Sequence[tuple[Field, Conditioned, Outcome]], error: Tensor | None = None
     ) -> Result:
-        if torch.compiler.is_compiling():  # nobody looks at numbers there: what failed is NaN
+        if compiling():  # nobody looks at numbers there: what failed is NaN
             return Result(value)
 
         def check() -> tuple[bool, str] | None:

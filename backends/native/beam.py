@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.native import beams as kernels
+from energyml.transforms import addressable
 
 # Numbers below which a second thread costs more than it brings.
 WORTH_A_THREAD = 100_000
@@ -22,11 +23,10 @@ _TYPES = (torch.float32, torch.float64)
 
 def serves(*tensors: Tensor) -> bool:
     """Whether the kernels can run on these tensors: all on the CPU, all float32 or all float64."""
-    if kernels is None or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not tensors:
+    if kernels is None or torch.is_autocast_enabled("cpu") or not tensors:
         return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     dtype = tensors[0].dtype
-    return dtype in _TYPES and all(one.dtype is dtype and one.is_cpu and not wrapped(one) for one in tensors)
+    return dtype in _TYPES and all(one.dtype is dtype for one in tensors) and addressable(*tensors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recording import entered
 from energyml.backends.exact.recursion import chain_log_partition, chain_score
 from energyml.backends.native import kernels
+from energyml.transforms import addressable, eager
 
 # Work for each thread below which a second one costs more than it brings, in multiply-adds (by benchmarks/exact).
 WORTH_A_THREAD = 1_000_000
@@ -23,8 +24,6 @@ WORTH_A_THREAD = 1_000_000
 # Marginals of steps that are kept for a gradient: 256 MB in float32.
 LARGEST = 2**26
 
-# By their names: a call on a small batch is short enough for every look-up to count.
-is_compiling, transforms_active = torch.compiler.is_compiling, torch._C._are_functorch_transforms_active
 _LANES = {torch.float32: 8, torch.float64: 4}
 
 # A batch of chains as the kernels take it: unaries, pair scores, lengths.
@@ -39,14 +38,7 @@ if kernels is not None:
 
 def serves(unary: Tensor, pair: Tensor) -> bool:
     """Whether the kernels can run on these tensors."""
-    return (
-        kernels is not None
-        and unary.is_cpu
-        and unary.dtype in _LANES
-        and pair.dtype is unary.dtype
-        and not is_compiling()
-        and not transforms_active()
-    )
+    return kernels is not None and unary.dtype in _LANES and pair.dtype is unary.dtype and addressable(unary, pair)
 
 
 def no_such_label(count: int) -> ValueError:
@@ -142,7 +134,7 @@ def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, 
 
 def _asked(question: str, unary: Tensor, pair: Tensor, count: Tensor | None, *more: Any) -> Any:
     """What a kernel answers about tensors as they are or, where it wants others, about copies; `None`: it cannot."""
-    if kernels is None or is_compiling() or transforms_active():
+    if kernels is None or not eager() or unary.is_neg() or pair.is_neg():  # native code looks at classes itself
         return None
     kernel = getattr(kernels, question)
     found = kernel(unary, pair, count, *more, WORTH_A_THREAD)

@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from energyml.backends.native import fields as kernels
+from energyml.transforms import addressable
 
 Offsets = tuple[tuple[int, int, int], ...]
 Shape = tuple[int, int, int]
@@ -60,9 +60,9 @@ def available() -> bool:
 def serves(*tensors: Tensor) -> bool:
     """Whether the kernel can run on these tensors: all on the CPU, all float32 or all float64."""
     dtype = tensors[0].dtype
-    if kernels is None or dtype not in (torch.float32, torch.float64) or torch.compiler.is_compiling():
+    if kernels is None or dtype not in (torch.float32, torch.float64):
         return False
-    return all(one.dtype is dtype and one.is_cpu and not is_functorch_wrapped_tensor(one) for one in tensors)
+    return all(one.dtype is dtype for one in tensors) and addressable(*tensors)
 
 
 def solve(

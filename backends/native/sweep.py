@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.native import sweeps as kernels
+from energyml.transforms import addressable
 
 # Draws below which a second thread costs more than it brings (measured with two), of cells of two labels and of others.
 PAIRS_WORTH_A_THREAD = 20_000
@@ -141,11 +142,10 @@ class Drawn:
 
 def serves(*tensors: Tensor) -> bool:
     """Whether the kernel can run on these tensors: all on the CPU, all float32 or all float64."""
-    if kernels is None or torch.compiler.is_compiling() or not tensors:
+    if kernels is None or not tensors:
         return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     dtype = tensors[0].dtype
-    return dtype in LANES and all(one.dtype is dtype and one.is_cpu and not wrapped(one) for one in tensors)
+    return dtype in LANES and all(one.dtype is dtype for one in tensors) and addressable(*tensors)
 
 
 def padded(rows: Tensor) -> Tensor:

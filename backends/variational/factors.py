@@ -27,6 +27,7 @@ from energyml.backends.variational.skeleton import (
 from energyml.bind.batch import Along
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Edges, Graph, Range
+from energyml.transforms import keepable, seen
 
 # Structures that are kept: those of fixed graphs always come back, those of run-time graphs often.
 REMEMBERED = 64
@@ -98,9 +99,11 @@ class Grounder:
         groups = self._plans.groups(sources) if batch.size else []
         size = batch.size if union else 1
         key = (sources.key, size, union, *((group.key, group.rows.tobytes() if union else b"") for group in groups))
-        skeleton = self._known.get(key)
+        skeleton = self._known.get(key) if keepable() else None
         if skeleton is None:
-            skeleton = self._known[key] = build(sources, groups, batch.size, union)
+            skeleton = build(sources, groups, batch.size, union)
+            if keepable():
+                self._known[key] = skeleton
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return FactorGraph(self, problem, sources, skeleton, union, along)
@@ -330,8 +333,7 @@ class FactorGraph:
         total = tables[0]
         for table in tables[1:]:
             total = total + table
-        on_host = self.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(total)
-        hard = bool(total.isneginf().any()) if on_host else True
+        hard = bool(total.isneginf().any()) if seen(total) else True
         return Factors(block, total, common, hard)
 
     def _chosen(self, values: Tensor, elements: np.ndarray) -> Tensor:

@@ -21,6 +21,7 @@ from energyml.bind.terms import TableTerm
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result, Status
+from energyml.transforms import seen
 
 # Sweeps of the product that bounds the score of an answer whose latents are summed out.
 LATENT_SWEEPS = 10
@@ -148,7 +149,7 @@ class VariationalSession(GroundedSession):
         """Whether an answer has a label for every cell and nothing else is known; on an accelerator nobody looks."""
         if self.graph.device.type != "cpu" or self.problem.evidence.allowed or set(answer) != set(self.graph.variables):
             return False
-        if any(torch._C._functorch.is_functorch_wrapped_tensor(one) for one in answer.values()):
+        if not all(map(seen, answer.values())):
             return False
         for name, labels in answer.items():
             cells = self.graph.batch.cells(name, self.graph.dims[name])

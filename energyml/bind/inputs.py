@@ -15,7 +15,7 @@ from energyml.diagnostics import Diagnostic, Report, Source, Span, SpecError
 from energyml.ir.graph import Graph
 from energyml.model.declared import Input
 from energyml.model.types import REAL, EdgeType
-from energyml.transforms import followed, seen
+from energyml.transforms import compiling, followed, seen
 
 # Types of whole numbers that labels and positions do not come in: conversion would hide a mistake, or wrap around.
 NO_LABELS = {torch.bool: "truth values", torch.uint64: "unsigned 64-bit numbers"}
@@ -98,7 +98,7 @@ class Values:
             sizes: the padded sizes of dims.
             given: the inputs in the types that they came in.
         """
-        if torch.compiler.is_compiling():
+        if compiling():
             return
         for name, tensor in batch.tensors.items():
             wanted = self.wanted[name]

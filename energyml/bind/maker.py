@@ -11,11 +11,11 @@ from torch import Tensor
 from energyml.bind.batch import Along, Batch, Nested, exist_below
 from energyml.bind.inputs import NO_LABELS, Axis, DataError, Values, Wanted, data_error, extremes
 from energyml.bind.padding import PaddingNote
-from energyml.diagnostics import Source, Span, did_you_mean
+from energyml.diagnostics import EnergyError, Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 from energyml.model.types import EdgeType
-from energyml.transforms import seen
+from energyml.transforms import eager, refuse_recorders_of_one_call, seen
 
 OneLengths: TypeAlias = Tensor | Sequence[Any]
 LengthsLike: TypeAlias = OneLengths | Mapping[str, OneLengths]
@@ -82,6 +82,9 @@ class BatchMaker:
             answer: labels by variable, [B, *dims, ...]; they tell sizes where no input and no mask does.
             fixed: inputs [1, *axes] that hold for every example, where the caller gives no other.
         """
+        plain = eager()
+        if not plain:
+            refuse_recorders_of_one_call()
         sizes = dict(self.known)
         shorter: list[_Shorter] = []
         size: int | None = None
@@ -105,6 +108,8 @@ class BatchMaker:
         if shared and size != 1:
             given = {**given, **{name: one.expand(size, *one.shape[1:]) for name, one in shared.items()}}
         device, dtype = _where(given, reference, by_dim, masks)
+        if plain and device.type == "meta":
+            raise _without_numbers(reference is not None)
         self._sizes(sizes, shorter, by_dim, masks, labels)
         batch = Batch(size, self._placed(given, device, dtype), {}, device=device, dtype=dtype, fixed=shared)
         self._dims(batch, sizes, by_dim)
@@ -144,6 +149,8 @@ class BatchMaker:
             raise self.fail("E0502", None, name=name, help=hint)
         if not isinstance(tensor, Tensor):
             raise wanted.wrong_kind(self.source, type(tensor).__name__, "pass a torch.Tensor")
+        if tensor.layout is not torch.strided:
+            raise wanted.wrong_kind(self.source, f"a tensor of layout `{tensor.layout}`", "pass `.to_dense()`")
         shape = tensor.shape
         if len(shape) != len(wanted.axes) + 1:
             problem = f"it needs a batch axis and {len(wanted.axes)} more, found {len(shape)} axes"
@@ -339,6 +346,16 @@ def _dim_axes(variable: Variable) -> list[tuple[int, str]]:
     """The axes of an answer [B, ...] that run along dims."""
     axes = enumerate(variable.type.axes, start=1)
     return [(number, axis.extent.name) for number, axis in axes if axis.extent.kind == "dim"]
+
+
+def _without_numbers(model: bool) -> EnergyError:
+    """The error for a model or inputs on the `meta` device; what watches operations there wants shapes alone."""
+    if model:
+        return EnergyError(
+            "the model is on `meta`, where parameters have shapes and hold no numbers; give them memory with "
+            "`model.to_empty(device='cpu')`, then numbers with `model.load_state_dict(...)`"
+        )
+    return EnergyError("the inputs are on `meta`, where tensors have shapes and hold no numbers; pass tensors that do")
 
 
 def _where(

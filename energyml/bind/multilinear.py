@@ -14,6 +14,7 @@ from energyml.bind.places import owner_of, roomy
 from energyml.bind.tensors import Environment
 from energyml.ir.graph import Range, Term
 from energyml.model.declared import CellRef
+from energyml.transforms import seen
 
 if TYPE_CHECKING:
     from energyml.bind.tables import TableTerm
@@ -98,8 +99,7 @@ def _is_implied(term: TableTerm, batch: Batch) -> bool:
 
 def _maybe(hard: Tensor) -> bool:
     """Whether a table may forbid something: looked up on the host, where looking costs nothing."""
-    on_host = hard.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(hard)
-    return bool(hard.any()) if on_host else True
+    return bool(hard.any()) if seen(hard) else True
 
 
 def _used(valid: Tensor | None, table: Tensor, rank: int) -> Tensor | None:

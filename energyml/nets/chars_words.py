@@ -17,8 +17,9 @@ from energyml.nets.features import (
     fixed_size,
     label_embedding,
 )
-from energyml.nets.order import Order, on_host
+from energyml.nets.order import Order
 from energyml.nets.recurrent import LSTMStack
+from energyml.transforms import seen
 
 WIDTH = 3
 SHORT = 4  # characters: shorter words are read with words of this length
@@ -124,7 +125,7 @@ class CharsWords(nn.Module):
             mask = torch.ones_like(characters, dtype=torch.bool)
         # A label and whether it exists travel as one integer, so that rows are selected once.
         marked = torch.where(mask, characters.clamp(min=0), -1).reshape(batch * length, most)
-        read = self._read_distinct if on_host(marked) and marked.numel() else self._read_words
+        read = self._read_distinct if seen(marked) and marked.numel() else self._read_words
         vectors = read(marked)
         return vectors.reshape(batch, length, vectors.shape[-1])
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from energyml.nets.bound import BoundType
+from energyml.transforms import seen
 
 Masks = Mapping[str, Tensor]
 
@@ -97,7 +98,7 @@ def on_existing(function: Callable[[Tensor], Tensor], rows: Tensor, mask: Tensor
     """
     if mask is None:
         return function(rows)
-    if rows.device.type != "cpu" or torch.compiler.is_compiling():
+    if not (seen(rows) and seen(mask)):
         return function(rows.masked_fill(~mask.reshape(-1, *[1] * (rows.dim() - 1)), 0))
     chosen = mask.nonzero().squeeze(1)
     result = function(rows.index_select(0, chosen))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from energyml.transforms import seen
+
 
 class Order:
     """Where the existing positions of each sequence go so that a recurrence or a convolution meets no padding first.
@@ -32,7 +34,7 @@ class Order:
         self.present = time < self.count.unsqueeze(1)
         self._flip = torch.where(self.present, self.count.unsqueeze(1) - 1 - time, time)
         # Without gaps there is nothing to move; only the host can tell without waiting.
-        self._is_compact = on_host(mask) and torch.equal(mask, self.present)
+        self._is_compact = seen(mask) and torch.equal(mask, self.present)
         if not self._is_compact:
             gone = ~mask
             self._place = torch.where(mask, mask.cumsum(1) - 1, self.count.unsqueeze(1) + gone.cumsum(1) - 1)
@@ -70,13 +72,6 @@ class Order:
     def clear(self, x: Tensor) -> Tensor:
         """A compact ``[B, T, F]`` with zeros at the positions that do not exist."""
         return x if self.present is None else x.masked_fill(~self.present.unsqueeze(-1), 0.0)
-
-
-def on_host(tensor: Tensor) -> bool:
-    """Whether what a tensor holds can be looked at without waiting: on the CPU, outside of compilation and `vmap`."""
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _gather(x: Tensor, at: Tensor) -> Tensor:
