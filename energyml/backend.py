@@ -30,7 +30,7 @@ from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Result
 from energyml.training_state import TrainingState
-from energyml.transforms import NotRecorded, keepable, recorded, refuse_recorders_of_one_call
+from energyml.transforms import NotRecorded, eager, keepable, recorded, refuse_recorders_of_one_call
 
 if TYPE_CHECKING:
     from energyml.data.dataset import Dataset
@@ -173,21 +173,40 @@ class Problem:
 
     def watched(self) -> Problem:
         """The problem itself, which now notices changes of its weights and of the tensors of its call."""
-        if not recorded():
-            self.snapshot = Snapshot(self.env.module, self._given())
+        if eager():
+            if self.env.batch.device.type == "meta":  # what watches operations may want shapes alone
+                raise self._without_numbers()
+        else:
+            refuse_recorders_of_one_call()
+            if recorded():
+                return self
+        self.snapshot = Snapshot(self.env.module, self._given())
         return self
+
+    def _without_numbers(self) -> EnergyError:
+        """The error for a model, or else for inputs, on the `meta` device."""
+        if any(True for _ in self.env.module.parameters()):
+            return EnergyError(
+                "the model is on `meta`, where parameters have shapes and hold no numbers; give them memory with "
+                "`model.to_empty(device='cpu')`, then numbers with `model.load_state_dict(...)`"
+            )
+        remedy = "pass tensors that hold numbers"
+        return EnergyError(f"the inputs are on `meta`, where tensors have shapes and hold no numbers; {remedy}")
 
     def insist_unchanged(self) -> None:
         """Raise `PosteriorOutdated` where weights or inputs have changed since the problem was made."""
-        if recorded():
+        if self.snapshot is None:
+            return
+        if not eager():
             refuse_recorders_of_one_call()
-            if self.snapshot is not None and not keepable():
+            if not keepable():
                 raise NotRecorded(
                     "this posterior was made before the program that is recorded now, and keeps tensors for later "
                     "calls; call `infer` inside of the program"
                 )
-        elif self.snapshot is not None:
-            self.snapshot.insist()
+            if recorded():
+                return
+        self.snapshot.insist()
 
     def _given(self) -> list[Named]:
         """The tensors of the call, under names for messages."""

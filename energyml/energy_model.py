@@ -28,7 +28,7 @@ from energyml.plan.planner import Plan, Verdict
 from energyml.plan.structure import Structure, recognise
 from energyml.posterior import Posterior
 from energyml.training_state import TrainingState
-from energyml.transforms import recordable, recorded
+from energyml.transforms import recordable, recorded, refuse_recorders_of_one_call
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
@@ -278,6 +278,8 @@ class EnergyModel(nn.Module):
         state: TrainingState | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
+        if recorded():
+            refuse_recorders_of_one_call()
         batch, known = self._made(evidence, answer, inputs, lengths, mask)
         # Evidence may leave few of an example's many answers, which its sizes do not tell.
         followed = recorded() or bool(known.allowed)
@@ -285,7 +287,11 @@ class EnergyModel(nn.Module):
         problem = self.problem_of(batch, known, self._answers.labels(start, batch) if start else {})
         if state is not None:
             problem.state = state
-        opened = recordable(f"a batch of `{verdict.selection.name}`", backend.open, problem)
+        opened = (
+            recordable(f"a batch of `{verdict.selection.name}`", backend.open, problem)
+            if followed
+            else backend.open(problem)
+        )
         return Posterior(opened, verdict, problem, backend)
 
     def _made(

@@ -20,7 +20,7 @@ from energyml.plan.planner import Verdict, candidates
 from energyml.queries import QUERIES, Quality, Query
 from energyml.resolution import RESOLVED, SCORED, outside, unresolved
 from energyml.result import Assignment, Result, Status, not_a_number, without_answer
-from energyml.transforms import recordable, recorded, seen
+from energyml.transforms import keepable, recordable, recorded, seen
 
 if TYPE_CHECKING:
     from energyml.certificates import Certificate
@@ -82,7 +82,7 @@ class Posterior:
         checked = self._checked(asked)
         if asked.kind in COMPARING and quality is Quality.EXACT:
             quality = checked.other.answers["log_partition"]  # which enters with its sign, so a bound stays one
-        result = recordable(f"`{self.backend}` answering `{checked.kind}`", self._session.ask, checked)
+        result = self._answered(checked)
         # What the card promises, unless the session says that this answer is less: a proof may run out of time.
         weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
         quality = result.quality if weaker else quality
@@ -227,16 +227,20 @@ class Posterior:
         self.problem.insist_unchanged()
         value = None if tracked else self._session.at_once(kind)
         if value is None:
-            what = f"`{self.backend}` answering `{kind}`"
-            value = self._insisted(recordable(what, self._session.ask, _PLAIN[kind]))
+            value = self._insisted(self._answered(_PLAIN[kind]))
         if self.problem.env.batch.device.type == "cpu" and not recorded():
             Status(partial(self._unresolved, kind, self._verdict.answers[kind])).insist()
         self._values[kind, tracked] = value
         return value
 
+    def _answered(self, query: Query) -> Result:
+        if self.problem.snapshot is not None:  # made where operations ran at once
+            return self._session.ask(query)
+        return recordable(f"`{self.backend}` answering `{query.kind}`", self._session.ask, query)
+
     def _insisted(self, result: Result) -> Any:
-        """The value of an answer that is no failure; on an accelerator, where asking would wait, failures are NaN."""
-        if result.status.is_open and self.problem.env.batch.device.type == "cpu":
+        """The value of an answer that is no failure; where asking would wait for a device, failures are NaN."""
+        if result.status.is_open and self.problem.env.batch.device.type == "cpu" and keepable():
             result.status.insist()
         return result.value
 

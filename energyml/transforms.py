@@ -44,14 +44,15 @@ def eager() -> bool:
 
 def addressable(*tensors: Tensor) -> bool:
     """Whether native code may read these tensors where they lie: eager, of torch's own classes, in the CPU's memory."""
-    return eager() and all(
-        type(one) in _PLAIN and one.is_cpu and one.layout is torch.strided and not one.is_neg() for one in tensors
-    )
+    for one in tensors:  # written out, as short calls ask often
+        if type(one) not in _PLAIN or not one.is_cpu or one.is_neg():
+            return False
+    return eager()
 
 
 def compiling() -> bool:
     """Whether a program is recorded that must hold for other numbers too: nothing may depend on them."""
-    return _is_compiling() or (_dispatch_modes() > 0 and _has_program_mode()) or _is_tracing()
+    return _is_compiling() or (_dispatch_modes() > 0 and _has_program_mode())
 
 
 def keepable() -> bool:
@@ -118,7 +119,9 @@ def followed() -> bool:
 
 def recorded() -> bool:
     """Whether derivatives may be taken that `requires_grad` does not tell of: in transforms, and in compiled code."""
-    return not eager() and (compiling() or _transforms_active() or _forward._current_level >= 0)
+    if _is_compiling() or _transforms_active() or _forward._current_level >= 0:
+        return True
+    return _dispatch_modes() > 0 and compiling()
 
 
 def readable(tensor: Tensor) -> Tensor | None:
@@ -137,7 +140,9 @@ def readable(tensor: Tensor) -> Tensor | None:
 
 def seen(tensor: Tensor) -> bool:
     """Whether what a tensor holds can be looked at without waiting: on the CPU, outside of compiled code and `vmap`."""
-    return tensor.is_cpu and not compiling() and readable(tensor) is not None
+    if not tensor.is_cpu or _is_compiling() or (_dispatch_modes() and compiling()):
+        return False
+    return readable(tensor) is not None
 
 
 def numbers(tensor: Tensor) -> np.ndarray | None:

@@ -79,7 +79,7 @@ class _Listed:
         there = exists > 0.5
         size = there.shape[1]
         order = (~there).to(torch.int8).argsort(dim=1, stable=True)  # those that exist first
-        first = torch.arange(there.shape[0]).unsqueeze(1) * size
+        first = torch.arange(there.shape[0], device="cpu").unsqueeze(1) * size
         self.lists = (order + first).to(torch.int32).contiguous()
         self.counts = there.sum(1).to(torch.int32)
 
@@ -112,7 +112,7 @@ class LSTMWalk:
         self.cell = [one.contiguous() for one in state.cell.unbind(1)]
         size = (network.labels + 1) * self.gate_bias.shape[0]
         self.table = None if size > LARGEST_TABLE else recurrent.new_empty(network.labels + 1, recurrent.shape[0])
-        self.known = torch.zeros(network.labels + 1, dtype=torch.bool)
+        self.known = torch.zeros(network.labels + 1, dtype=torch.bool, device="cpu")
         self.readout, self.bias = _Readout(network.readout), network.readout.bias.contiguous()
         if network.attention == "dot":
             self.listed, self.none = _Listed(state.exists), recurrent.new_zeros(network.hidden)
@@ -182,9 +182,9 @@ class TransformerWalk:
         self.net, self.state = network, state
         hidden = network.hidden
         weight = network.readout.weight
-        self.places = positions(torch.arange(size), hidden, weight.dtype)
+        self.places = positions(torch.arange(size, device="cpu"), hidden, weight.dtype)
         self.blocks = [_Weights(block) for block in network._blocks()]
-        self.lists = torch.empty(0, 0, dtype=torch.int32)
+        self.lists = torch.empty(0, 0, dtype=torch.int32, device="cpu")
         self.caches = [weight.new_empty(rows * min(size, FIRST_STEPS), 2 * hidden) for _ in self.blocks]
         self.used = 0
         self.readout, self.bias = _Readout(network.readout), network.readout.bias.contiguous()
@@ -201,7 +201,7 @@ class TransformerWalk:
         x = net.embed(rows.label) + self.places[t]
         if net.context is not None:
             x = x + self.state.context.index_select(0, rows.example)
-        own = torch.arange(self.used, self.used + count, dtype=torch.int32).unsqueeze(1)
+        own = torch.arange(self.used, self.used + count, dtype=torch.int32, device="cpu").unsqueeze(1)
         self.lists = own if t == 0 else torch.cat([self.lists.index_select(0, rows.parent), own], 1)
         normed = native.normed(x, self.blocks[0].norm)
         for layer, block in enumerate(self.blocks):

@@ -82,7 +82,7 @@ class BatchElimination:
     def _sums(self, wide: Tables) -> Tensor:
         if self._alone:
             return self._one(self.parts[0], wide, self.labels, products=True).total
-        total = torch.empty(self.size, dtype=torch.float64)
+        total = torch.empty(self.size, dtype=torch.float64, device="cpu")
         for part in self.parts:
             total[part.rows] = logsumexp(
                 torch.stack([self._one(part, wide, known, products=True).total for known in self._known(part)]), 0
@@ -94,7 +94,11 @@ class BatchElimination:
     ) -> Shares:
         """Gradients of the weighted sum of log-partitions and, when asked for, entropies, without a tape.  float64."""
         wide = _wide(tables)
-        weight = torch.ones(self.size, dtype=torch.float64) if weight is None else weight.detach().to(torch.float64)
+        weight = (
+            torch.ones(self.size, dtype=torch.float64, device="cpu")
+            if weight is None
+            else weight.detach().to(torch.float64)
+        )
         gradients = _gradients(wide, wanted, 0.0)
         if self._alone:
             found = self._one(
@@ -106,13 +110,18 @@ class BatchElimination:
                 products=not entropies,
             )
             return Shares(found.total, gradients, found.entropy)
-        total, entropy = torch.empty(self.size, dtype=torch.float64), torch.empty(self.size, dtype=torch.float64)
+        total, entropy = (
+            torch.empty(self.size, dtype=torch.float64, device="cpu"),
+            torch.empty(self.size, dtype=torch.float64, device="cpu"),
+        )
         for part in self.parts:
             slices = list(self._known(part))
             each = None
             if len(slices) > 1:
                 each = torch.stack([self._one(part, wide, known, products=True).total for known in slices])
-            share = torch.ones(1, len(part.rows), dtype=torch.float64) if each is None else softmax(each, 0)
+            share = (
+                torch.ones(1, len(part.rows), dtype=torch.float64, device="cpu") if each is None else softmax(each, 0)
+            )
             outcomes = [
                 self._one(
                     part, wide, known, weights=weight[part.rows] * one, gradients=gradients, products=not entropies
@@ -161,8 +170,8 @@ class BatchElimination:
             labels, scores = self.n_best(tables, 1)
             return labels[:, 0], scores[:, 0]
         wide = _wide(tables)
-        labels = torch.zeros(self.size, self.cells, dtype=torch.long)
-        scores = torch.empty(self.size, dtype=torch.float64)
+        labels = torch.zeros(self.size, self.cells, dtype=torch.long, device="cpu")
+        scores = torch.empty(self.size, dtype=torch.float64, device="cpu")
         for part in self.parts:
             for number, known in enumerate(self._known(part)):
                 found = self._one(part, wide, known, maximise=True, draws=1)
@@ -193,9 +202,9 @@ class BatchElimination:
         """[B] the best scores, and for each table the best score through each of its entries.  float64."""
         wide = _wide(tables)
         gradients = _gradients(wide, wanted, float("-inf"))
-        total = torch.full((self.size,), float("-inf"), dtype=torch.float64)
+        total = torch.full((self.size,), float("-inf"), dtype=torch.float64, device="cpu")
         for part in self.parts:
-            weight = torch.ones(len(part.rows), dtype=torch.float64)
+            weight = torch.ones(len(part.rows), dtype=torch.float64, device="cpu")
             for known in self._known(part):
                 found = self._one(part, wide, known, maximise=True, weights=weight, gradients=gradients)
                 total[part.rows] = torch.maximum(total[part.rows], found.total)
@@ -279,7 +288,7 @@ class BatchElimination:
             done = contract(program, factors, nothing)
             return walk(program, done, count, generator, known), done.total
         shape = (len(part.rows), count, len(program.steps))
-        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator)
+        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu")
         found = self._one(part, wide, known, draws=count, uniforms=uniforms)
         assert found.labels is not None
         return self._completed(part, known, found.labels), found.total
@@ -382,7 +391,7 @@ class _LogPartition(torch.autograd.Function):
         saved = iter(ctx.saved_tensors)
         tables: list[Tensor | None] = [next(saved) if given else None for given in ctx.given]
         wanted = [bool(one) for one in ctx.needs_input_grad[1:]]
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not addressable(gradients[0]):
             return (None, *_differentiable(ctx.run, tables, wanted, gradients[0]))
         found = ctx.run.shares(tables, wanted, gradients[0])
         return (
@@ -394,6 +403,7 @@ class _LogPartition(torch.autograd.Function):
         )
 
 
+@torch.enable_grad()
 def _differentiable(
     run: BatchElimination, tables: Tables, wanted: Sequence[bool], weight: Tensor
 ) -> list[Tensor | None]:

@@ -22,7 +22,6 @@ from energyml.backends.exact.struct_engine import struct_log_partition
 from energyml.backends.native import available
 from energyml.backends.native import chain as native
 from energyml.diagnostics import EnergyError
-from energyml.transforms import followed
 
 
 @dataclass(frozen=True)
@@ -48,29 +47,28 @@ class Engine:
 
 
 def _applies(potentials: Potentials) -> bool:
-    return native.serves(potentials.scores, potentials.steps) and not followed()
+    return native.serves(potentials.scores, potentials.steps)
 
 
-def _demand(potentials: Potentials) -> None:
-    """Say why the kernels cannot serve, where they cannot."""
+def _demanded(potentials: Potentials) -> Potentials:
+    """Potentials that the kernels serve; says why they cannot, where they cannot."""
     if not available:
         raise EnergyError("the native kernels are not built; `exact(engine: torch)` gives the same answers")
     if not _applies(potentials):
         raise EnergyError(
-            "the native kernels serve chains on the CPU, in float32 or float64; `exact(engine: auto)` takes the torch "
-            "recursion where they do not"
+            "the native kernels serve chains on the CPU, in float32 or float64, outside of transforms and recorded "
+            "programs; `exact(engine: auto)` takes the torch recursion where they do not"
         )
+    return potentials
 
 
 def _native_log_partition(potentials: Potentials) -> Tensor:
-    _demand(potentials)
     found = native.log_partition(potentials.scores, potentials.steps, potentials.count)
     assert found is not None
     return found
 
 
 def _native_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None] | None:
-    _demand(potentials)
     if potentials.tracked:
         return native.tracked_marginals(potentials.scores, potentials.steps, potentials.count)
     return native.marginals(potentials.scores, potentials.steps, potentials.count, pairs)
@@ -81,12 +79,10 @@ def _torch_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tenso
 
 
 def _native_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
-    _demand(potentials)
     return native.log_likelihood(potentials.scores, potentials.steps, potentials.count, labels)
 
 
 def _native_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
-    _demand(potentials)
     found = native.viterbi(potentials.scores, potentials.steps, potentials.count)
     assert found is not None
     labels, score = found
@@ -100,7 +96,8 @@ def _torch_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
 
 
 def _auto_log_partition(potentials: Potentials) -> Tensor:
-    return _native_log_partition(potentials) if _applies(potentials) else chain_log_partition(potentials)
+    found = native.log_partition(potentials.scores, potentials.steps, potentials.count)
+    return chain_log_partition(potentials) if found is None else found
 
 
 def _auto_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None] | None:
@@ -117,7 +114,12 @@ def _auto_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
 
 ENGINES: dict[str, Engine] = {
     "auto": Engine(_auto_log_partition, _auto_best, _auto_marginals, _auto_likelihood),
-    "native": Engine(_native_log_partition, _native_best, _native_marginals, _native_likelihood),
+    "native": Engine(
+        lambda potentials: _native_log_partition(_demanded(potentials)),
+        lambda potentials: _native_best(_demanded(potentials)),
+        lambda potentials, pairs: _native_marginals(_demanded(potentials), pairs),
+        lambda potentials, labels: _native_likelihood(_demanded(potentials), labels),
+    ),
     "torch": Engine(chain_log_partition, _torch_best, _torch_marginals, chain_likelihood),
     "torch_struct": Engine(struct_log_partition, _torch_best, doubled=True),
 }

@@ -20,6 +20,7 @@ from energyml.backends.exact.elimination import runs_natively, slopes, tracked
 from energyml.backends.exact.grounding import Sources
 from energyml.backends.logspace import logsumexp
 from energyml.backends.native.forest import Trees, order_trees, sweep
+from energyml.transforms import addressable
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Forest:
     def moments(self, unary: Tensor, pair: Tensor, kernels: bool, pairs: bool) -> tuple[Tensor, Tensor | None]:
         """Marginals of cells [B, N, C] and of edges (the shape of `pair`), without a tape."""
         if kernels and runs_natively([unary, pair]):
-            ones = torch.ones(unary.shape[0], dtype=torch.float64)
+            ones = torch.ones(unary.shape[0], dtype=torch.float64, device="cpu")
             found = sweep(self.trees, *_plain(unary, pair), weights=ones, pairs=pairs)
             assert found.unary is not None
             return found.unary.to(unary.dtype), None if found.pair is None else found.pair.to(pair.dtype)
@@ -257,17 +258,8 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         unary, pair = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # Under other names: the gradient by these leaves out that the weight may depend on the scores too.
-            unary, pair = unary.view_as(unary), pair.view_as(pair)
-            total = ctx.forest.by_levels(unary, pair)
-            total = total.masked_fill(total.isneginf(), 0)
-            if ctx.labels is not None:
-                score = ctx.forest.score(unary, pair, ctx.labels)
-                total = (score - total).masked_fill(score.isneginf(), 0)
-            wanted = [one for one in (unary, pair) if one.requires_grad]
-            found = iter(slopes((total * gradients[0]).sum(), wanted, again=True))
-            return None, *(next(found) if one.requires_grad else None for one in (unary, pair)), None
+        if torch.is_grad_enabled() or not addressable(gradients[0]):
+            return None, *_differentiable(ctx.forest, unary, pair, ctx.labels, gradients[0]), None
         weights = gradients[0]
         swept, ctx.swept = ctx.swept, None  # the caller may write into its gradients
         common = float(weights[0]) if len(weights) else 0.0
@@ -286,6 +278,23 @@ class _LogPartition(torch.autograd.Function):
             )
         assert swept.unary is not None
         return None, swept.unary.to(unary.dtype), None if swept.pair is None else swept.pair.to(pair.dtype), None
+
+
+@torch.enable_grad()
+def _differentiable(
+    forest: Forest, unary: Tensor, pair: Tensor, labels: Tensor | None, weight: Tensor
+) -> list[Tensor | None]:
+    """The gradients as functions that can be differentiated again, by torch operations."""
+    # Under other names: the gradient by these leaves out that the weight may depend on the scores too.
+    unary, pair = unary.view_as(unary), pair.view_as(pair)
+    total = forest.by_levels(unary, pair)
+    total = total.masked_fill(total.isneginf(), 0)
+    if labels is not None:
+        score = forest.score(unary, pair, labels)
+        total = (score - total).masked_fill(score.isneginf(), 0)
+    wanted = [one for one in (unary, pair) if one.requires_grad]
+    found = iter(slopes((total * weight).sum(), wanted, again=True))
+    return [next(found) if one.requires_grad else None for one in (unary, pair)]
 
 
 def _listed(trees: Trees) -> np.ndarray:

@@ -81,7 +81,7 @@ def pair_graph(target: FactorTarget, order: str) -> PairGraph:
     """Two labels: differences of scores, in double precision until they are added up."""
     graph, potentials = target.graph, target.potentials
     made, start, earlier, neighbour, edge = _kept(target, ("pairs", order), lambda: _joined(target, order))
-    constant = torch.zeros(target.size, dtype=torch.float64)
+    constant = torch.zeros(target.size, dtype=torch.float64, device="cpu")
     free, unary = [], []
     for name in graph.skeleton.counts:
         low, high = potentials.unary[name].double().unbind(-1)
@@ -106,7 +106,9 @@ def pair_graph(target: FactorTarget, order: str) -> PairGraph:
             linear.index_add_(1, cells[:, slot], gain.expand(linear.shape[0], -1))
             scored.index_add_(1, cells[:, slot], gain.expand(linear.shape[0], -1))
     rows = max((one.shape[0] for one in weights), default=1)
-    whole = torch.cat([torch.zeros(rows, 0, dtype=torch.float64), *(one.expand(rows, -1) for one in weights)], 1)
+    whole = torch.cat(
+        [torch.zeros(rows, 0, dtype=torch.float64, device="cpu"), *(one.expand(rows, -1) for one in weights)], 1
+    )
     linear, scored, whole = (one.to(target.dtype).contiguous() for one in (linear, scored, whole))
     return PairGraph(made, start, earlier, neighbour, edge, linear, scored, whole, constant)
 

@@ -185,7 +185,9 @@ class PathSites:
     def _swept(self, keys: Sequence[int], given: Mapping[str, Tensor] | None) -> Drawn:
         graph = self.kernel.graph(self.placed, self.paths, self.filtered)
         own = self.labels[self.paths.name]
-        drawn = swept(graph, self.labels, torch.ones(own.shape[1], dtype=torch.float64), keys, None, given)
+        drawn = swept(
+            graph, self.labels, torch.ones(own.shape[1], dtype=torch.float64, device="cpu"), keys, None, given
+        )
         new = drawn.labels[self.paths.name].index_select(2, self.paths.cells.flatten())
         self.kernel._put(self.placed, self.paths, new, self.filtered)
         return drawn
@@ -197,7 +199,7 @@ def _backward(target: FactorTarget, paths: Paths, filtered: Filter, cells: int) 
     count, length = paths.cells.shape
     order = paths.cells.T.flip(0).flatten().numpy().astype(np.int32)
     ahead = torch.stack(list(filtered.ahead), 3)[:, 0].flatten(1, 2)
-    unary = torch.zeros(ahead.shape[0], cells, ahead.shape[-1], dtype=ahead.dtype)
+    unary = torch.zeros(ahead.shape[0], cells, ahead.shape[-1], dtype=ahead.dtype, device="cpu")
     unary.index_copy_(1, paths.cells.flatten(), ahead)
     table = links.table[:, 0].mT
     rows = [] if length == 1 else [Rows(padded(table.flatten(1, 2)), None)]

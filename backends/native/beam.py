@@ -57,9 +57,9 @@ class _Room:
     """Memory for the rows of a step, and for where those of each example begin."""
 
     def __init__(self, examples: int, room: int, dtype: torch.dtype) -> None:
-        self.first = torch.zeros(examples + 1, dtype=torch.int64)
-        self.total = torch.zeros(room, dtype=dtype)
-        self.whole = tuple(torch.zeros(room, dtype=torch.int64) for _ in range(5))
+        self.first = torch.zeros(examples + 1, dtype=torch.int64, device="cpu")
+        self.total = torch.zeros(room, dtype=dtype, device="cpu")
+        self.whole = tuple(torch.zeros(room, dtype=torch.int64, device="cpu") for _ in range(5))
         self.pointers = tuple(one.data_ptr() for one in (self.first, self.total, *self.whole))
 
     def rows(self, count: int, parents: int) -> Rows:
@@ -96,11 +96,11 @@ class Choosing:
         self.examples, self.width, self.labels, self.size, self.end = examples, width, labels, size, end
         self.double = int(dtype is torch.float64)
         self._lengths = lengths.contiguous()
-        self.rank = torch.full((examples, width), float("-inf"), dtype=dtype)
+        self.rank = torch.full((examples, width), float("-inf"), dtype=dtype, device="cpu")
         self.score = self.rank.clone()
-        self._ends = tuple(torch.full((examples, width), -1, dtype=torch.int32) for _ in range(3))
-        self._count = torch.zeros(examples, dtype=torch.int32)
-        self._back = tuple(torch.empty(size, examples * width, dtype=torch.int32) for _ in range(2))
+        self._ends = tuple(torch.full((examples, width), -1, dtype=torch.int32, device="cpu") for _ in range(3))
+        self._count = torch.zeros(examples, dtype=torch.int32, device="cpu")
+        self._back = tuple(torch.empty(size, examples * width, dtype=torch.int32, device="cpu") for _ in range(2))
         self._now, self._next = (_Room(examples, examples * width, dtype) for _ in range(2))
         self._pool = tuple(one.data_ptr() for one in (self.rank, self.score, *self._ends, self._count))
         self._fixed = (
@@ -119,7 +119,7 @@ class Choosing:
         found = self._now.rows(count, count)
         found.total.zero_()
         found.label.fill_(self.labels)
-        torch.arange(count, out=found.slot)
+        torch.arange(count, out=found.slot, device="cpu")
         for one in (found.parent, found.example, found.distinct):
             one.copy_(alive)
         return found
@@ -144,7 +144,7 @@ class Choosing:
     def answers(self) -> Tensor:
         """[B, width, size]: the complete answers in the order of `rank` and `score`."""
         assert kernels is not None
-        found = torch.empty(self.examples, self.width, self.size, dtype=torch.int64)
+        found = torch.empty(self.examples, self.width, self.size, dtype=torch.int64, device="cpu")
         fill = 0 if self.end is None else self.end
         back = (one.data_ptr() for one in self._back)
         kernels.follow(self.examples, self.width, self.size, fill, *self._pool[2:], *back, found.data_ptr())
@@ -172,7 +172,7 @@ def attend(
     """
     assert kernels is not None
     rows, size, wide = query.shape[0], query.shape[1] // heads, values.shape[1] // heads
-    found = torch.empty(rows, values.shape[1], dtype=query.dtype)
+    found = torch.empty(rows, values.shape[1], dtype=query.dtype, device="cpu")
     longest = lists.shape[1]
     kernels.attend(
         int(query.dtype is torch.float64), rows, heads, size, wide, query.data_ptr(), query.stride(0), bias.data_ptr(),
@@ -196,7 +196,7 @@ def lstm_cell(
     """
     assert kernels is not None
     hidden = before.shape[1]
-    state, cell = (torch.empty(rows, hidden, dtype=before.dtype) for _ in range(2))
+    state, cell = (torch.empty(rows, hidden, dtype=before.dtype, device="cpu") for _ in range(2))
     given: list[int] = []
     for part, which in parts:
         given += [part.data_ptr(), 0 if which is None else which.data_ptr()]

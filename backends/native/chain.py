@@ -210,7 +210,7 @@ class _LogPartition(torch.autograd.Function):
         assert kernels is not None
         unary, pair = ctx.saved_tensors
         chains, kept, state = ctx.chains, ctx.kept, ctx.state
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not addressable(gradients[0]):
             return *_differentiable(unary, pair, chains[2], None, gradients[0]), None
         if kept is None:  # a second time through the same graph
             kept = _room(unary)
@@ -244,7 +244,7 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         assert kernels is not None
         unary, pair, cells, steps = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not addressable(*[one for one in gradients if one is not None]):
             return *_differentiable_covariances(unary, pair, ctx.chains[2], gradients), None
         given = [None if one is None else one.contiguous() for one in gradients]
         needed = ctx.needs_input_grad
@@ -273,7 +273,7 @@ class _LogLikelihood(torch.autograd.Function):
         assert kernels is not None
         count, labels = ctx.counted
         weight = gradients[0] if ctx.impossible is None else gradients[0].masked_fill(ctx.impossible, 0)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not addressable(weight):
             unary, pair = ctx.saved_tensors
             return *_differentiable(unary, pair, count, labels, weight), None, None
         slopes, ctx.slopes = ctx.slopes, None  # the caller may write into them
@@ -289,6 +289,7 @@ class _LogLikelihood(torch.autograd.Function):
         return slopes[0] if needed[0] else None, slopes[1], None, None
 
 
+@torch.enable_grad()
 def _differentiable(
     unary: Tensor, pair: Tensor, lengths: Tensor | None, labels: Tensor | None, weight: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -321,6 +322,7 @@ def _slopes(value: Tensor, cells: Tensor, table: Tensor) -> tuple[Tensor | None,
     return first, next(found) if table.requires_grad else None
 
 
+@torch.enable_grad()
 def _differentiable_covariances(
     unary: Tensor, pair: Tensor, lengths: Tensor | None, gradients: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, Tensor | None]:

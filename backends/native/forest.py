@@ -131,7 +131,7 @@ def sweep(
     batch, nodes, labels = unary.shape
     work = batch * nodes * labels * labels
     threads = max(1, min(torch.get_num_threads(), batch, work // WORTH_A_THREAD))
-    found = Swept(torch.empty(batch, dtype=torch.float64))
+    found = Swept(torch.empty(batch, dtype=torch.float64, device="cpu"))
     example = pair.stride(0) if pair.shape[0] > 1 else 0
     edge = labels * labels if pair.shape[1] > 1 else 0
     apart: Tensor | None = None
@@ -143,7 +143,7 @@ def sweep(
             stride = found.pair.stride(0)
             apart = unary.new_zeros(threads, labels, labels) if not example and not edge else None
     if maximise:
-        found.labels = torch.zeros(batch, nodes, dtype=torch.int64)
+        found.labels = torch.zeros(batch, nodes, dtype=torch.int64, device="cpu")
     kernels.sweep_forest(
         int(unary.dtype == torch.float64), batch, nodes, labels, *trees.arrays, unary.data_ptr(), pair.data_ptr(),
         example, edge, found.total.data_ptr(), _pointer(weights), _pointer(found.unary), _pointer(found.pair), stride,

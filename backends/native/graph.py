@@ -134,7 +134,7 @@ def run(
     assert kernels is not None
     count = len(rows)
     threads = max(1, min(threads, count))
-    total = torch.empty(count, dtype=torch.float64)
+    total = torch.empty(count, dtype=torch.float64, device="cpu")
     # Of tables: where they are and their strides over examples; of gradients the same, and their strides over threads.
     each = len(tables)
     places = array("q", bytes(5 * 8 * each))
@@ -153,8 +153,12 @@ def run(
                 gradient, places[4 * each + number] = copy, copy.stride(0)
             places[2 * each + number] = gradient.data_ptr()
     start, row = places.buffer_info()[0], 8 * each
-    entropy = torch.empty(count, dtype=torch.float64) if weights is not None and not (maximise or products) else None
-    drawn = torch.zeros(count, draws, code.cells, dtype=torch.int64) if draws else None
+    entropy = (
+        torch.empty(count, dtype=torch.float64, device="cpu")
+        if weights is not None and not (maximise or products)
+        else None
+    )
+    drawn = torch.zeros(count, draws, code.cells, dtype=torch.int64, device="cpu") if draws else None
     examples, known = np.ascontiguousarray(rows, dtype=np.int64), labels.contiguous()
     kernels.eliminate(
         int(maximise), int(products), first if maximise else code.steps, first, code.program, examples,

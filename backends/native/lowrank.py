@@ -16,6 +16,7 @@ from torch import Tensor
 from energyml.backends.native import fields as kernels
 from energyml.backends.native import reused
 from energyml.backends.native.stencil import serves as _plain
+from energyml.transforms import addressable
 
 # Products of numbers for each thread below which one more costs more than it brings.
 PRODUCTS_WORTH_A_THREAD = 2_000_000
@@ -115,8 +116,8 @@ class _Run:
             self.held.append(coupling.present.expand(batch, -1).contiguous())
             mask = self.held[-1].data_ptr()
         assert kernels is not None
-        self.kept = torch.empty(batch, kernels.kept_size(rank, channels), dtype=torch.float64)
-        self.definite, self.condition = torch.empty(batch, dtype=torch.bool), rhs.new_empty(batch)
+        self.kept = torch.empty(batch, kernels.kept_size(rank, channels), dtype=torch.float64, device="cpu")
+        self.definite, self.condition = torch.empty(batch, dtype=torch.bool, device="cpu"), rhs.new_empty(batch)
         self.worst = float("nan")
         work = batch * positions * rank * (rank // 2 + channels)
         self.arguments = (
@@ -139,7 +140,7 @@ class _Run:
         """The gradients of the right-hand side, of the vectors if wanted, and [2, B] those of ridge and strength."""
         assert kernels is not None
         back = back.contiguous()
-        of_rhs, of_numbers = torch.empty_like(x), torch.empty(2, x.shape[0], dtype=torch.float64)
+        of_rhs, of_numbers = torch.empty_like(x), torch.empty(2, x.shape[0], dtype=torch.float64, device="cpu")
         of_values = reused.empty_like(self.held[2]) if values else None
         kernels.couple_backward(
             *self.arguments, back.data_ptr(), x.data_ptr(), self.kept.data_ptr(), of_rhs.data_ptr(),
@@ -161,7 +162,7 @@ class _Couple(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *given = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not addressable(grads[0]):
             return None, *_differentiable(ctx.run, given, grads[0])
         rhs, ridge, values, strength = ctx.needs_input_grad[1:]
         of_rhs, of_values, numbers = ctx.run.backward(grads[0], x, values)
@@ -179,6 +180,7 @@ def _of_shape(gradient: Tensor, like: Tensor) -> Tensor:
     return gradient.sum_to_size(like.shape).to(like.dtype)
 
 
+@torch.enable_grad()
 def _differentiable(run: _Run, given: list[Tensor | None], back: Tensor) -> list[Tensor | None]:
     """The gradients as functions that can be differentiated again."""
     # Under other names: the gradient by these leaves out that what came back depends on them too.

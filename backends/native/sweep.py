@@ -182,9 +182,9 @@ def swept(
             one.copy_(given[name])
     size, chains = inward[0].shape[:2]
     scale = beta.detach().to(torch.float64).contiguous()
-    score = torch.empty(size, chains, dtype=torch.float64)
-    novel = torch.empty(size, chains, dtype=torch.int64)
-    chance = None if given is None else torch.empty(size, chains, dtype=torch.float64)
+    score = torch.empty(size, chains, dtype=torch.float64, device="cpu")
+    novel = torch.empty(size, chains, dtype=torch.int64, device="cpu")
+    chance = None if given is None else torch.empty(size, chains, dtype=torch.float64, device="cpu")
     key = np.array(keys, dtype=np.uint64)
     each = np.array(list(order.each.values()), dtype=np.int64)
     pointers = [np.array([one.data_ptr() for one in tensors], dtype=np.uintp) for tensors in (inward, outward)]

@@ -11,11 +11,11 @@ from torch import Tensor
 from energyml.bind.batch import Along, Batch, Nested, exist_below
 from energyml.bind.inputs import NO_LABELS, Axis, DataError, Values, Wanted, data_error, extremes
 from energyml.bind.padding import PaddingNote
-from energyml.diagnostics import EnergyError, Source, Span, did_you_mean
+from energyml.diagnostics import Source, Span, did_you_mean
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 from energyml.model.types import EdgeType
-from energyml.transforms import eager, refuse_recorders_of_one_call, seen
+from energyml.transforms import seen
 
 OneLengths: TypeAlias = Tensor | Sequence[Any]
 LengthsLike: TypeAlias = OneLengths | Mapping[str, OneLengths]
@@ -82,9 +82,6 @@ class BatchMaker:
             answer: labels by variable, [B, *dims, ...]; they tell sizes where no input and no mask does.
             fixed: inputs [1, *axes] that hold for every example, where the caller gives no other.
         """
-        plain = eager()
-        if not plain:
-            refuse_recorders_of_one_call()
         sizes = dict(self.known)
         shorter: list[_Shorter] = []
         size: int | None = None
@@ -108,8 +105,6 @@ class BatchMaker:
         if shared and size != 1:
             given = {**given, **{name: one.expand(size, *one.shape[1:]) for name, one in shared.items()}}
         device, dtype = _where(given, reference, by_dim, masks)
-        if plain and device.type == "meta":
-            raise _without_numbers(reference is not None)
         self._sizes(sizes, shorter, by_dim, masks, labels)
         batch = Batch(size, self._placed(given, device, dtype), {}, device=device, dtype=dtype, fixed=shared)
         self._dims(batch, sizes, by_dim)
@@ -346,16 +341,6 @@ def _dim_axes(variable: Variable) -> list[tuple[int, str]]:
     """The axes of an answer [B, ...] that run along dims."""
     axes = enumerate(variable.type.axes, start=1)
     return [(number, axis.extent.name) for number, axis in axes if axis.extent.kind == "dim"]
-
-
-def _without_numbers(model: bool) -> EnergyError:
-    """The error for a model or inputs on the `meta` device; what watches operations there wants shapes alone."""
-    if model:
-        return EnergyError(
-            "the model is on `meta`, where parameters have shapes and hold no numbers; give them memory with "
-            "`model.to_empty(device='cpu')`, then numbers with `model.load_state_dict(...)`"
-        )
-    return EnergyError("the inputs are on `meta`, where tensors have shapes and hold no numbers; pass tensors that do")
 
 
 def _where(
