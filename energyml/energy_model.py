@@ -278,12 +278,13 @@ class EnergyModel(nn.Module):
         state: TrainingState | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
-        if recorded():
+        followed = recorded()
+        if followed:
             refuse_recorders_of_one_call()
         batch, known = self._made(evidence, answer, inputs, lengths, mask)
         # Evidence may leave few of an example's many answers, which its sizes do not tell.
-        followed = recorded() or bool(known.allowed)
-        backend, verdict = self._choices.backend(using, recorded()) if followed else self._choices.fitting(using, batch)
+        fitting = not followed and not known.allowed
+        backend, verdict = self._choices.fitting(using, batch) if fitting else self._choices.backend(using, followed)
         problem = self.problem_of(batch, known, self._answers.labels(start, batch) if start else {})
         if state is not None:
             problem.state = state

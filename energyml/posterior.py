@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torch import Tensor
 from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.bind.inputs import overflow
 from energyml.cards.card import Selection
+from energyml.copied import Call, kept_values
 from energyml.diagnostics import EnergyError, join_names
 from energyml.plan.planner import Verdict, candidates
 from energyml.queries import QUERIES, Quality, Query
@@ -51,6 +53,17 @@ class Posterior:
     def __init__(self, session: Session, verdict: Verdict, problem: Problem, backend: Backend | None = None) -> None:
         self._session, self._verdict, self.problem, self._backend = session, verdict, problem, backend
         self._values: dict[tuple[str, bool], Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of its own model, inputs and answers, for pickles, `copy.deepcopy` and other processes.
+
+        It is about the weights and inputs of now, and gives gradients for its own; what inputs were computed by is left
+        behind.  Raises `PosteriorOutdated` where weights or inputs have changed since `infer`.
+        """
+        self.problem.insist_unchanged()
+        call = Call.of(self.problem, str(self.selection))
+        # Copied here, as tensors that go to other processes are moved to shared memory, where both would write.
+        return _copied, copy.deepcopy((call, self._session.drawn(), kept_values(self._values)))
 
     def again(self) -> Posterior:
         """The posterior of the same call under the parameters that the model has now.
@@ -441,3 +454,13 @@ class Posterior:
             for query, quality in self._verdict.answers.items()
         )
         return f"<p><b>{escape(repr(self))}</b></p><table><tr><th>query</th><th>quality</th></tr>{rows}</table>"
+
+
+def _copied(call: Call, drawn: Mapping[tuple[str, bool], Any], values: Mapping[tuple[str, bool], Any]) -> Posterior:
+    """A posterior from what pickles hold of it."""
+    backend, verdict = call.model.prepared(call.using)
+    problem = call.problem()
+    made = Posterior(backend.open(problem), verdict, problem, backend)
+    made._session.keep_drawn(drawn)
+    made._values.update(values)
+    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 import torch
@@ -24,6 +24,14 @@ class Remembered:
                 return self._kept[name, known]
         value = self._kept[name, wanted] = compute()
         return value
+
+    def all(self) -> dict[tuple[str, bool], Any]:
+        """Every value, by its name and whether gradients were wanted."""
+        return dict(self._kept)
+
+    def take(self, values: Mapping[tuple[str, bool], Any]) -> None:
+        """Keep values that were computed elsewhere."""
+        self._kept.update(values)
 
 
 class remembered(Generic[V]):

@@ -40,6 +40,10 @@ class Status:
         made._further = check
         return made
 
+    def __reduce__(self) -> tuple[Callable[[tuple[bool, str] | None], Status], tuple[tuple[bool, str] | None]]:
+        """A copy knows what this one finds now: checks refer to the batch."""
+        return _looked_at, (self._found,)
+
     @property
     def is_open(self) -> bool:
         """Whether the backend has something to check; further checks are made where the status is read."""
@@ -75,6 +79,13 @@ class Status:
         if self._found[0]:
             raise Failed(self._found[1])
         warnings.warn(self._found[1], stacklevel=4)
+
+
+def _looked_at(found: tuple[bool, str] | None) -> Status:
+    """A status that was read."""
+    made = Status()
+    made._seen, made._looked = found, True
+    return made
 
 
 def not_a_number(value: Any) -> tuple[bool, str] | None:
@@ -120,6 +131,10 @@ class Measured(Mapping[str, Any]):
 
     def __init__(self, measures: Mapping[str, Callable[[], Any]]) -> None:
         self._measures = measures
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[list[tuple[str, Any]]]]:
+        """A copy holds the numbers themselves."""
+        return dict, (list(self.items()),)
 
     def __getitem__(self, name: str) -> Any:
         return self._measures[name]()

@@ -182,11 +182,20 @@ class SamplerSession(Session):
     def __init__(self, problem: Problem, backend: Sampler) -> None:
         self.problem, self.backend, self.selection = problem, backend, backend.selection
         self.latent = frozenset(v.name for v in problem.graph.discrete if v.kind == "latent")
-        self.once = Remembered().once
+        self._remembered = Remembered()
+        self.once = self._remembered.once
         self.progress: Callable[[Progress], None] | None = None
         self.stopping: Callable[[], bool] | None = None
         self.begin: State | None = None
         self.ended: State | None = None
+
+    def drawn(self) -> dict[tuple[str, bool], Any]:
+        """The trace, where the chains have run."""
+        return self._remembered.all()
+
+    def keep_drawn(self, drawn: Mapping[tuple[str, bool], Any]) -> None:
+        """Answer with the trace of another session."""
+        self._remembered.take(drawn)
 
     def go_on_from(self, tensors: Mapping[str, Tensor]) -> None:
         """Begin where chains stood: the tensors of a state, as `ended.tensors()` gave them."""
@@ -400,7 +409,16 @@ class EstimateSession(Session):
 
     def __init__(self, problem: Problem, backend: Estimator) -> None:
         self.problem, self.backend = problem, backend
-        self.once = Remembered().once
+        self._remembered = Remembered()
+        self.once = self._remembered.once
+
+    def drawn(self) -> dict[tuple[str, bool], Any]:
+        """The estimate, where it was made."""
+        return self._remembered.all()
+
+    def keep_drawn(self, drawn: Mapping[tuple[str, bool], Any]) -> None:
+        """Answer with the estimate of another session."""
+        self._remembered.take(drawn)
 
     def ask(self, query: Query) -> Result:
         """Log Z with its error."""

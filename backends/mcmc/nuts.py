@@ -45,9 +45,18 @@ class NutsSession(Session):
 
     def __init__(self, problem: Problem, backend: Nuts) -> None:
         self.problem, self.selection, self.mcmc = problem, backend.selection, backend.mcmc
-        self.once = Remembered().once
+        self._remembered = Remembered()
+        self.once = self._remembered.once
         self.progress: Callable[[Progress], None] | None = None
         self.readouts = [v for v in problem.graph.variables.values() if v.readout is not None]
+
+    def drawn(self) -> dict[tuple[str, bool], Any]:
+        """The trace, where the chains have run."""
+        return self._remembered.all()
+
+    def keep_drawn(self, drawn: Mapping[tuple[str, bool], Any]) -> None:
+        """Answer with the trace of another session."""
+        self._remembered.take(drawn)
 
     def ask(self, query: Query) -> Result:
         """Draws, or variances of draws."""
