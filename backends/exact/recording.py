@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.transforms import compiling, followed
+from energyml.transforms import compiling, eager, followed
 
 
 def untaped() -> AbstractContextManager[Any]:
@@ -17,7 +17,7 @@ def untaped() -> AbstractContextManager[Any]:
     Where nobody else records either this is inference mode, in which calling an operation takes a fifth less time.
     What leaves it has to be copied: autograd refuses tensors that were made in there.
     """
-    return torch.no_grad() if compiling() or followed() else torch.inference_mode()
+    return torch.inference_mode() if eager() else torch.no_grad()
 
 
 def overwritable() -> bool:

@@ -48,12 +48,13 @@ def list_blocks(ends: Tensor, weights: Tensor, count: int) -> Blocks:
     from networkx import Graph
     from networkx.utils import reverse_cuthill_mckee_ordering
 
+    device, ends, weights = weights.device, ends.cpu(), weights.detach().cpu()
     if readable(ends) is None:
         raise QueryRefused("`vmap` over edges would give each call a graph of its own; put them into the batch axis")
     if readable(weights) is None:
-        weights = torch.ones(weights.shape, device=weights.device)  # whichever edges count, these are all of them
+        weights = torch.ones(weights.shape)  # whichever edges count, these are all of them
     places, band = [], 1
-    for rows, weight in zip(ends.cpu(), weights.detach().cpu(), strict=True):
+    for rows, weight in zip(ends, weights, strict=True):
         graph: Graph[int] = Graph()
         graph.add_nodes_from(range(count))
         graph.add_edges_from(rows[weight != 0].tolist())
@@ -62,7 +63,7 @@ def list_blocks(ends: Tensor, weights: Tensor, count: int) -> Blocks:
         apart = (place[rows[:, 0]] - place[rows[:, 1]]).abs()[weight != 0]
         band = max(band, int(apart.max()) if apart.numel() else 1)
         places.append(place)
-    return Blocks(torch.stack(places).to(ends.device), band, -(-count // band))
+    return Blocks(torch.stack(places).to(device), band, -(-count // band))
 
 
 class Banded(Base):

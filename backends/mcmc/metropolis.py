@@ -132,9 +132,11 @@ class Metropolis(Proposing):
 
     def move(self, current: Current, move: Block, random: Randomness) -> None:
         """Propose all cells of a block at once from the current labels, and accept or reject them together."""
-        by_name: dict[str, list[int]] = {}
+        chosen: dict[str, list[int]] = {}
         for name, cell in move:
-            by_name.setdefault(name, []).append(cell)
+            chosen.setdefault(name, []).append(cell)
+        # On the device: a list of numbers would become a tensor of the host each time that it is used.
+        by_name = {name: torch.tensor(cells, device=current.score.device) for name, cells in chosen.items()}
         hidden = self._hidden(current, by_name) if self.hide == "some" and len(move) > 1 else None
         before = self.proposals(current)  # kept with the answer, also where they are not what is proposed from
         if hidden is not None:
@@ -159,12 +161,13 @@ class Metropolis(Proposing):
         taken = accepted(ratio, random)
         self._take(current, labels, found.score, found.proposals, taken, by_name)
 
-    def _hidden(self, current: Current, by_name: dict[str, list[int]]) -> dict[str, Tensor]:
+    def _hidden(self, current: Current, by_name: dict[str, Tensor]) -> dict[str, Tensor]:
         """[B, C, cells] by variable: which cells a block hides, of those that may change."""
         hidden = {}
         for name, labels in current.labels.items():
             here = torch.zeros_like(labels, dtype=torch.bool)
-            here[:, :, by_name.get(name, [])] = True
+            if name in by_name:
+                here[:, :, by_name[name]] = True
             hidden[name] = here & self.open[name]
         return hidden
 
@@ -190,7 +193,7 @@ class Metropolis(Proposing):
         score: Tensor,
         proposals: dict[str, Tensor],
         taken: Tensor,
-        by_name: dict[str, list[int]],
+        by_name: dict[str, Tensor],
     ) -> None:
         """Go where the move was accepted; elsewhere the old labels stay, with their score and proposals."""
         changed, present = torch.zeros_like(taken), torch.zeros_like(taken)
