@@ -346,14 +346,6 @@ class Kept(Protocol):
 class Session(ABC):
     """A backend at work on one batch."""
 
-    def drawn(self) -> dict[tuple[str, bool], Any]:
-        """What it has drawn at random and answers with from then on, which a copy of a posterior keeps too."""
-        return {}
-
-    def keep_drawn(self, drawn: Mapping[tuple[str, bool], Any]) -> None:
-        """Answer with what another session of the same batch has drawn."""
-        assert not drawn, "sessions that draw nothing take nothing"
-
     @abstractmethod
     def ask(self, query: Query) -> Result:
         """Answer a query that the backend's card lists."""
@@ -364,6 +356,14 @@ class Session(ABC):
         Nobody wants gradients.
         """
         return None
+
+    def drawn(self) -> dict[tuple[str, bool], Any]:
+        """What it has drawn at random and answers with from then on, which a copy of a posterior keeps too."""
+        return {}
+
+    def keep_drawn(self, drawn: Mapping[tuple[str, bool], Any]) -> None:
+        """Answer with what another session of the same batch has drawn."""
+        assert not drawn, "sessions that draw nothing take nothing"
 
 
 class Backend(ABC):

@@ -97,7 +97,7 @@ class Descent:
         if known not in kept:
             made = (_onward(self.schedule, 1), _onward(self.schedule, -1))
             kept[known] = tuple(
-                [on_device(one, self.graph.device).to(self.graph.dtype) for one in weights] for weights in made
+                [on_device(one, self.graph.device, self.graph.dtype) for one in weights] for weights in made
             )
         found: tuple[Weights, Weights] = kept[known]
         return found

@@ -84,12 +84,18 @@ class Skeleton:
         return numbered
 
 
-def on_device(values: np.ndarray, device: torch.device) -> Tensor:
-    """An array as a tensor on a device."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.ascontiguousarray(values))
-    kind = torch.float64 if values.dtype.kind == "f" else torch.int64
-    return torch.tensor(values.tolist(), device=device, dtype=kind).reshape(values.shape)
+def on_device(values: np.ndarray, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """An array as a tensor on a device, of its own type or another one.
+
+    It may be kept for calls that want gradients, which refuse what inference mode has made.
+    """
+    with torch.inference_mode(False):
+        if device.type == "cpu":
+            made = torch.from_numpy(np.ascontiguousarray(values))
+        else:
+            kind = torch.float64 if values.dtype.kind == "f" else torch.int64
+            made = torch.tensor(values.tolist(), device=device, dtype=kind).reshape(values.shape)
+        return made if dtype is None else made.to(dtype)
 
 
 def ranked_dim(graph: Graph, terms: Sequence[TableTerm], batch: Batch) -> str | None:

@@ -101,7 +101,7 @@ def _trees(graph: FactorGraph) -> Trees:
     arcs = uniform_arcs(np.concatenate(edges) if edges else np.zeros((0, 2), dtype=np.int64), count)
 
     def placed(values: np.ndarray) -> Tensor:
-        return on_device(values, graph.device).to(graph.dtype)
+        return on_device(values, graph.device, graph.dtype)
 
     made = Trees([], [], [], {}, [])
     at = 0

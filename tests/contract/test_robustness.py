@@ -310,3 +310,22 @@ def test_a_scalar_without_an_answer_has_no_name() -> None:
     assert best.n_best(2).decode("s") == [["B", "A"], [None, None]]
     with pytest.raises(KeyError, match="no labels for `t`"):
         best.map().decode("t")
+
+
+@pytest.mark.parametrize("using", [*BACKENDS])
+def test_a_model_that_was_used_in_inference_mode_can_be_trained(using: str) -> None:
+    """What backends keep of a structure serves calls that want gradients."""
+    made, u = model(), scores()
+    using = {"trw": "trw(steps: 3)", "dual": "dual(steps: 2)"}.get(using, using)
+    if not made.plan(using).verdict.serves:
+        return
+    made.inference_module(using)
+    asked = [one for one in ("log_partition", "entropy", "marginals") if one in made.plan(using).verdict.answers]
+    with torch.inference_mode():
+        for kind in asked:
+            made.infer(using=using, u=u.clone()).ask(kind)
+    for kind in asked:
+        value = made.infer(using=using, u=u).ask(kind).value
+        one = value if isinstance(value, Tensor) else value["y"]
+        if one.requires_grad:
+            one.square().sum().backward()
