@@ -44,10 +44,9 @@ def eager() -> bool:
 
 def addressable(*tensors: Tensor) -> bool:
     """Whether native code may read these tensors where they lie: eager, of torch's own classes, in the CPU's memory."""
-    for one in tensors:  # written out, as short calls ask often
-        if type(one) not in _PLAIN or not one.is_cpu or one.is_neg():
-            return False
-    return eager()
+    if not eager():  # before anything else: compiled code asks no further
+        return False
+    return all(type(one) in _PLAIN and one.is_cpu and not one.is_neg() for one in tensors)
 
 
 def compiling() -> bool:

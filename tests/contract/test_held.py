@@ -15,7 +15,7 @@ from energyml.energy_model import EnergyModel
 from energyml.result import Assignment
 from tests.contract.device_harness import ELSEWHERE, Violation
 from tests.contract.held import WAITED, Elsewhere, Generator, Held, here, moved, sent, tensor
-from tests.contract.settings import BACKENDS, SAMPLERS
+from tests.contract.settings import BACKENDS, FUZZ, SAMPLERS
 from tests.gaussian.cases import CASES
 
 torch.set_num_threads(1)
@@ -102,13 +102,19 @@ def answers(model: Any, using: str, given: dict[str, Any], place: torch.device) 
         yield from ((kind, one) for one in tensors)
 
 
+def worth_a_run(using: str, name: str) -> bool:
+    """Whether a model shows what others do not; all of them under a larger ENERGYML_FUZZ."""
+    few = {"chain": ("swendsen_wang",), "tree": ("exact", "bp", "trw", "dual")}
+    return FUZZ > 300 or name not in few or using.partition("(")[0] in few[name]
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("using", EVERY)
 def test_no_operation_mixes_devices(using: str, name: str, request: pytest.FixtureRequest) -> None:
     """Gradients come with every second pair of backend and model."""
     text, given = MODELS[name]
     model, host = em.compile(text, seed=0), em.compile(text, seed=0)
-    if not model.plan(using).verdict.serves:
+    if not model.plan(using).verdict.serves or not worth_a_run(using, name):
         return
     if (using.partition("(")[0], name) in BROKEN:
         request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError))
