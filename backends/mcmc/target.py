@@ -22,6 +22,7 @@ from energyml.backend import Evidence, Problem
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.bind.tensors import Environment
 from energyml.result import ABSENT
+from energyml.transforms import seen
 
 Labels: TypeAlias = Mapping[str, Tensor]
 
@@ -197,12 +198,22 @@ class ScoreTarget(Target):
         return total.expand(self.size, next(iter(labels.values())).shape[1])
 
     def trials(self, labels: Labels, name: str, cell: int) -> Tensor:
-        """[B, C, labels]: the scores with each label at one cell.  Cost: a score for each label."""
+        """[B, C, labels]: the scores with each label at one cell.
+
+        Cost: a score for each label; none where the cell is auxiliary in all chains, so that all labels score alike.
+        """
         count, chains = self.counts[name], labels[name].shape[1]
+        if self.free and not self._matters(labels, name, cell):
+            return self.score(labels).unsqueeze(-1).expand(-1, -1, count)
         full = {other: one.repeat_interleave(count, 1) for other, one in labels.items()}
         full[name][:, :, cell] = torch.arange(count, device=self.device).repeat(chains)
         found = self.score(full).reshape(self.size, chains, count)
         return found if self._exists[name] is None else found.masked_fill(self._hidden(name, cell), float("-inf"))
+
+    def _matters(self, labels: Labels, name: str, cell: int) -> bool:
+        """Whether some answer may have a cell; on an accelerator the host does not wait to find out."""
+        inside = self.present(labels)[name]
+        return inside is None or not seen(inside) or bool(inside[:, :, cell].any())
 
     def _hidden(self, name: str, cell: int) -> Tensor:
         """[B, 1, labels]: all labels but 0 of a cell that does not exist."""

@@ -19,6 +19,7 @@ from energyml.bind.places import counted_dims
 from energyml.bind.tensors import Environment, Evaluator, full
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import BlackBox, Graph, MaskedEnergy, Stepwise, Term
+from energyml.transforms import seen
 
 
 class StepwiseTerm(BoundTerm):
@@ -45,7 +46,7 @@ class StepwiseTerm(BoundTerm):
         return None if self._end is None else (self.body.variable, self._end)
 
     def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
-        """SCORE: the steps' scores of the labels, added up over the sequence; O(length) steps.
+        """SCORE: the steps' scores of the labels, added up; O(length) steps, none behind the last end.
 
         Step t scores the t-th cell.  What is given over the same dim is brought into the order of cells too.
         """
@@ -62,6 +63,8 @@ class StepwiseTerm(BoundTerm):
             total = total + torch.where(alive & counted[:, t], picked, 0)
             if self._end is not None:
                 alive = alive & (here != self._end)
+                if seen(alive) and not bool(alive.any()):
+                    break  # steps behind the last end count nothing
             embedded = walk.net.embed(here)
         return self.scaled(env, total)
 
