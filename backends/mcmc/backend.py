@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,8 +31,8 @@ from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Measured, Result, Status
 from energyml.sampling.trace import Progress, Trace
 
-# The error of log Z above which an estimate warns.
-LARGEST_ERROR = 0.5
+# Every other chain seeks a mode in the first sweeps of burn-in, so that chains start at likely and unlikely answers.
+COLD_SWEEPS, COLDEST = 10, 100.0
 
 
 class Sampler(Backend):
@@ -213,12 +214,16 @@ class SamplerSession(Session):
         raise QueryRefused(f"`{self.selection.name}` does not answer `{query.kind}`")
 
     def status(self, trace: Trace) -> Status:
-        """Chains that have not mixed warn; a sampler that is not valid by its nature says so in its quality."""
+        """Chains that have not mixed warn; a sampler that is not valid by its nature says so in its quality.
+
+        Draws that are no answers, or whose scores their type does not hold, are useless.
+        """
 
         def check() -> tuple[bool, str] | None:
-            if trace.mixed or not trace.valid or not trace.score.numel():
+            found = trace.trouble()
+            if found is None or not (found[0] or trace.valid):
                 return None
-            return False, f"`{self.selection.name}`: {trace.verdict()}"
+            return found[0], f"`{self.selection.name}`: {found[1]}"
 
         return Status(check)
 
@@ -249,16 +254,28 @@ class SamplerSession(Session):
         chains = int(self.selection["chains"])
         kernel = self.backend.kernel(self.problem, chains)
         kept = _Kept(kernel, chains)
+        apart: Tensor | None = None
         if self.begin is None:
             state, burn_in = kernel.init(generator), int(self.selection["burn_in"])
+            apart = kernel.target.apart({name: one[:, :: kept.stride] for name, one in state.labels.items()})
         else:
             state, burn_in = self._checked(self.begin, kernel), 0
+        # Cold chains have a temperature of their own, which annealed moves would not follow.
+        cold = min(COLD_SWEEPS, burn_in // 4) if kernel.valid and chains > 1 else 0
+        usual, frozen = state.beta, torch.where(self._cold(kernel, kept.stride), COLDEST, 1.0) * state.beta
         begin = 0
         if self.progress is None:  # nobody looks at what is thrown away
-            state, _ = kernel.run(state, burn_in)
+            if cold:
+                state, _ = kernel.run(replace(state, beta=frozen), cold // 2)
+                state, _ = kernel.run(
+                    replace(self._mirrored(kernel, state, kept.stride), beta=frozen), cold - cold // 2
+                )
+            state, _ = kernel.run(replace(state, beta=usual), burn_in - cold)
             begin = burn_in
         for sweep in range(begin, burn_in + sweeps):
-            state, info = kernel.step(state)
+            if cold and sweep == cold // 2:
+                state = self._mirrored(kernel, state, kept.stride)
+            state, info = kernel.step(replace(state, beta=frozen if sweep < cold else usual))
             if sweep >= burn_in:
                 kept.add(state, info.proposed, info.accepted, info.novel)
             if self.progress is not None:
@@ -272,7 +289,25 @@ class SamplerSession(Session):
                     )
                 break
         self.ended = state
-        return kept.trace(self, burn_in)
+        return kept.trace(self, burn_in, apart)
+
+    def _cold(self, kernel: Kernel, stride: int) -> Tensor:
+        """[chains of the target]: every other chain, with all of its `stride` temperatures."""
+        number = torch.arange(kernel.target.chains, device=kernel.target.device) // stride
+        return number % 2 == 1
+
+    def _mirrored(self, kernel: Kernel, state: State, stride: int) -> State:
+        """Cold chains of the second half go to the opposite of what a chain of the first half has found."""
+        target, half = kernel.target, kernel.target.chains // stride // 2 * stride
+        places = torch.arange(target.chains, device=target.device)
+        going = self._cold(kernel, stride) & (places >= half) & (places < 2 * half)
+        partner = torch.where(going, places - half, places)
+        with torch.no_grad():
+            other = target.opposite({name: one[:, partner] for name, one in state.labels.items()})
+            score = target.score(other)
+        going = going & ~score.isneginf()
+        labels = {name: torch.where(going.unsqueeze(-1), one, state.labels[name]) for name, one in other.items()}
+        return replace(state, labels=labels, score=torch.where(going, score, state.score), cache={})
 
     def _checked(self, state: State, kernel: Kernel) -> State:
         """Where chains go on; refused where they are not those of this batch."""
@@ -323,8 +358,8 @@ class _Kept:
         counts = torch.stack([proposed, accepted, novel])[:, :, :: self.stride]
         self.totals = [counts if not self.totals else self.totals[0] + counts]
 
-    def trace(self, session: SamplerSession, burn_in: int) -> Trace:
-        """All that was kept."""
+    def trace(self, session: SamplerSession, burn_in: int, apart: Tensor | None) -> Trace:
+        """All that was kept, of chains that began `apart` [B]."""
         proposed, accepted, novel = self.totals[0].movedim(-1, 1)
         graph = session.problem.graph
         return Trace(
@@ -340,6 +375,8 @@ class _Kept:
             sampler=str(session.selection),
             warning=self.kernel.warning,
             valid=self.kernel.valid,
+            apart=apart,
+            impossible=self.kernel.target.impossible(),
         )
 
 
@@ -427,15 +464,10 @@ class EstimateSession(Session):
         found: Estimate = self.once("estimate", self._estimated)
 
         def check() -> tuple[bool, str] | None:
-            bad = (found.error > LARGEST_ERROR) & ~found.log_z.isneginf()
-            if not bool(bad.any()):
-                return None
-            return False, (
-                f"`{self.backend.selection.name}`: the standard error of log Z is {float(found.error.max()):.2g} nats; "
-                "raise `chains`, and `steps` or `rungs`"
-            )
+            trouble = found.trouble()
+            return None if trouble is None else (trouble[0], f"`{self.backend.selection.name}`: {trouble[1]}")
 
-        statistics = Measured({"error": lambda: found.error, "ess": lambda: found.worth})
+        statistics = Measured({"error": lambda: found.error, "ess": lambda: found.worth, "rhat": lambda: found.rhat})
         return Result(found.log_z, status=Status(check), statistics=statistics)
 
     def _estimated(self) -> Estimate:

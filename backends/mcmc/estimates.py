@@ -12,33 +12,98 @@ from torch import Tensor
 
 from energyml.backends.mcmc.kernel import Kernel
 from energyml.backends.mcmc.randomness import Randomness
+from energyml.backends.mcmc.target import Labels, Target
 from energyml.backends.mcmc.tempering import Tempering
-from energyml.sampling.convergence import effective
+from energyml.sampling.convergence import HIGHEST, effective, split_rhat, standard_error
+from energyml.sampling.trace import no_answer
 
 # Rounds of the equation of the optimal bridge; it contracts quickly.
 ROUNDS = 200
+# The error of log Z above which an estimate warns.
+LARGEST_ERROR = 0.5
+# How many standard errors, and units in the last place, an estimate may be outside of its bounds by chance.
+BEYOND, ROUNDINGS = 3.0, 64
+# Chains of annealed importance sampling look for a mode when they are done: the inverse temperature and the sweeps.
+COLD, COLD_SWEEPS = 100.0, 10
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """An estimate of log Z.
+    """An estimate of log Z, within the bounds that are known: the best answer seen, and `Target.ceiling`.
 
     Attributes:
-        log_z: [B].
-        error: [B]: its standard error, to first order; inf where nothing is known.
-        worth: [B]: the effective number of chains (importance sampling) or the worst of draws (bridge).
+        log_z: [B]; -inf where no answer of positive weight was found.
+        error: [B]: its standard error, and at least what the bounds show to be missing; inf where nothing is known.
+        worth: [B]: the effective number of chains (importance sampling) or of draws (bridge).
+        rhat: [B]: split R-hat of what the estimate is made of; 1 for independent chains.
+        missed: [B]: by how much the estimate was outside of the bounds, beyond chance and rounding; else 0.
+        impossible: [B]: the examples that have no possible answer by what is known of single cells.
     """
 
     log_z: Tensor
     error: Tensor
     worth: Tensor
+    rhat: Tensor
+    missed: Tensor
+    impossible: Tensor
+
+    @staticmethod
+    def bounded(target: Target, log_z: Tensor, error: Tensor, worth: Tensor, rhat: Tensor, best: Tensor) -> Estimate:
+        """An estimate [B] held to its bounds.
+
+        Args:
+            target: what was sampled.
+            log_z: the estimate.
+            error: its standard error.
+            worth: the effective number of draws.
+            rhat: split R-hat.
+            best: the best score that was seen, of the model.
+        """
+        impossible = target.impossible()
+        found = log_z.maximum(best).minimum(target.ceiling().maximum(best))
+        gap = torch.where(found == log_z, 0, (found - log_z).abs())
+        rounding = ROUNDINGS * torch.finfo(log_z.dtype).eps * (1 + found.abs())
+        missed = torch.where(gap > BEYOND * error + rounding, gap, 0)
+        found, gap = found.masked_fill(impossible, float("-inf")), gap.masked_fill(impossible, 0)
+        error = torch.where(impossible, 0, error.maximum(gap))
+        missed, rhat = missed.masked_fill(impossible, 0), rhat.masked_fill(impossible, 1)
+        return Estimate(found, error, worth, rhat, missed, impossible)
+
+    def trouble(self) -> tuple[bool, str] | None:
+        """What is wrong with the estimate: (whether it is useless, message); `None` where nothing shows."""
+        lost = self.log_z.isneginf() & ~self.impossible
+        if bool(self.log_z.isposinf().any()):
+            name = str(self.log_z.dtype).removeprefix("torch.")
+            return True, f"log Z is larger than {name} holds: use smaller scores or float64"
+        if bool(lost.any()):
+            return True, no_answer(lost)
+        if bool((self.missed > 0).any()):
+            return False, (
+                f"the estimate of log Z was {float(self.missed.max()):.2g} nats below the score of an answer that was "
+                "seen, or above the sum of the largest scores, so that its draws missed most of the likely answers; "
+                "the bound is given instead; raise `steps` or `rungs`, and `chains`"
+            )
+        if bool((self.error > LARGEST_ERROR).any()):
+            return False, (
+                f"the standard error of log Z is {float(self.error.max()):.2g} nats; raise `chains`, and `steps` or "
+                "`rungs`"
+            )
+        if bool((self.rhat > HIGHEST).any()):
+            return False, (
+                f"the chains have not mixed (split R-hat {float(self.rhat.max()):.4g} is above {HIGHEST}), so that log "
+                "Z and its error are unsure: the scores have several modes, or the chains are slow; raise `sweeps`, "
+                "`rungs` and `hottest`"
+            )
+        return None
 
 
 def annealed_importance(kernel: Kernel, betas: Sequence[float], generator: torch.Generator) -> Estimate:
     """Annealed importance sampling from uniform labels to the model.  Source: Neal 2001.
 
     Each chain starts from uniform labels, where log Z is known, and is moved by one sweep at each inverse temperature.
-    The mean of its weights is an unbiased estimate of Z, so that log Z is underestimated on average.
+    The mean of its weights is an unbiased estimate of Z, so that log Z is underestimated on average.  Its error is the
+    larger of what the spread of the weights says, and what it would be if they were log-normal, which many small steps
+    make them: of heavy tails the weights themselves show nothing until one is met.
 
     Args:
         kernel: leaves the tempered distributions invariant; its target has the chains.
@@ -56,29 +121,56 @@ def annealed_importance(kernel: Kernel, betas: Sequence[float], generator: torch
             state = replace(state, beta=torch.full_like(state.beta, high))
             state, _ = kernel.step(state)
     count = weight.shape[1]
+    found = weight.isfinite()
     top = weight.amax(1, keepdim=True)
     scaled = (weight - top.masked_fill(top.isneginf(), 0)).exp()
     mean = scaled.mean(1)
     log_z = target.log_states() + mean.log() + top.squeeze(1).masked_fill(top.squeeze(1).isneginf(), 0)
-    spread = scaled.std(1) if count > 1 else torch.full_like(mean, float("inf"))
-    error = torch.where(mean > 0, spread / (mean * count**0.5), float("inf"))
     worth = scaled.sum(1) ** 2 / (scaled**2).sum(1).clamp(min=1e-300)
-    return _held_up(kernel, Estimate(log_z, error, worth), generator)
+    relative = scaled.var(1) / (mean**2 * count)
+    # Of n log-normal weights with a variance v of the logs: v / n for the mean of the logs, and v^2 / 2 (n - 1) for the
+    # half variance, plus what the share of weights that are not zero adds.
+    many = found.sum(1).clamp(min=2)
+    logs = torch.where(found, weight, 0)
+    spread = torch.where(found, logs - (logs.sum(1) / many).unsqueeze(1), 0).square().sum(1) / (many - 1)
+    share = found.to(mean.dtype).mean(1).clamp(min=1 / count)
+    normal = spread / many + spread**2 / (2 * (many - 1)) + (1 - share) / (share * count)
+    # One weight tells nothing of the others.
+    lonely = (found.sum(1) < 2) & (count > found.sum(1))
+    error = torch.where(lonely, float("inf"), _few(relative.maximum(normal).sqrt(), worth))
+    best = _best(target, state.labels, state.score)
+    cold, _ = kernel.run(replace(state, beta=torch.full_like(state.beta, COLD)), COLD_SWEEPS)
+    best = best.maximum(_best(target, cold.labels, cold.score))
+    made = Estimate.bounded(target, log_z, error, worth, torch.ones_like(log_z), best)
+    return _held_up(kernel, made, generator)
+
+
+def _few(error: Tensor, worth: Tensor) -> Tensor:
+    """Standard errors that few weights show, widened as Student's t is."""
+    return error * (1 + 2 / worth.clamp(min=1))
+
+
+def _best(target: Target, labels: Labels, score: Tensor) -> Tensor:
+    """[B]: the best score of answers [B, C, cells], which log Z is not below."""
+    return (score + target.auxiliary(labels)).amax(1)
 
 
 def bridge(kernel: Tempering, sweeps: int, burn_in: int, generator: torch.Generator) -> Estimate:
     """Bridge sampling along a ladder of temperatures, from uniform labels, where log Z is known.
 
-    Between neighbouring rungs the optimal bridge of Meng & Wong 1996 (Bennett 1976) joins the draws of both; errors add
-    up as of Fruehwirth-Schnatter 2004, with the effective numbers of draws.
+    Between neighbouring rungs the optimal bridge of Meng & Wong 1996 (Bennett 1976) joins the draws of both.  The error
+    is that of the mean of what each sweep of each ladder adds to log Z, to first order (Fruehwirth-Schnatter 2004): the
+    bridges of a ladder share draws and exchange answers, so that their errors do not simply add up.
     """
     target, rungs = kernel.target, kernel.rungs
     state = kernel.init(generator)
+    state, _ = kernel.run(state, burn_in)
     kept = []
-    for sweep in range(burn_in + sweeps):
+    best = torch.full((target.size,), float("-inf"), device=target.device, dtype=target.dtype)
+    for _ in range(sweeps):
         state, _ = kernel.step(state)
-        if sweep >= burn_in:
-            kept.append(state.score)
+        kept.append(state.score)
+        best = best.maximum(_best(target, state.labels, state.score))
     scores = torch.stack(kept).reshape(sweeps, target.size, -1, rungs).movedim(1, 2)  # [S, chains, B, rungs]
     uniform = []
     random = Randomness(Randomness.resumed(state.random, target.device).generator)
@@ -89,38 +181,46 @@ def bridge(kernel: Tempering, sweeps: int, burn_in: int, generator: torch.Genera
     ground = torch.stack(uniform).movedim(1, 2)  # [S, chains, B]
     betas = [*reversed(kernel.betas.tolist())]
     draws = [ground, *(scores[..., rung] for rung in reversed(range(rungs)))]
-    log_z, variance = target.log_states(), torch.zeros(target.size, device=target.device, dtype=target.dtype)
-    worth = torch.full_like(variance, float("inf"))
+    log_z, added = target.log_states(), torch.zeros_like(ground)
     for low, high, below, above in zip([0.0, *betas[:-1]], betas, draws[:-1], draws[1:], strict=True):
-        ratio, error, least = _bridged((high - low) * below, (high - low) * above)
-        log_z, variance, worth = log_z + ratio, variance + error, torch.minimum(worth, least)
-    return _held_up(kernel, Estimate(log_z, variance.sqrt(), worth), random.generator)
+        ratio, influence = _bridged((high - low) * below, (high - low) * above)
+        log_z, added = log_z + ratio, added + influence
+    # Where some bridge met no possible answer, nothing is known of its error.
+    error = torch.where(log_z.isfinite(), standard_error(added).to(log_z.dtype), float("inf"))
+    rhat = split_rhat(added).maximum(split_rhat(_finite(scores[..., 0])))
+    made = Estimate.bounded(target, log_z, error, effective(added), rhat.to(log_z.dtype), best)
+    return _held_up(kernel, made, random.generator)
+
+
+def _finite(values: Tensor) -> Tensor:
+    return torch.where(values.isfinite(), values, 0)
 
 
 def _held_up(kernel: Kernel, estimate: Estimate, generator: torch.Generator) -> Estimate:
-    """Where constraints ruled out all uniform labels that were drawn, log Z is at least the score of any answer.
+    """Where constraints ruled out all labels that were drawn, log Z is at least the score of any answer.
 
     -inf then only stands where no possible answer is found at all; the error of such a bound is inf.
     """
-    lost = ~estimate.log_z.isfinite()
+    lost = ~estimate.log_z.isfinite() & ~estimate.impossible
     if not bool(lost.any()):
         return estimate
     target = kernel.target
     with torch.no_grad():
         labels = target.start(Randomness(generator))
-        best = (target.score(labels) + target.auxiliary(labels)).amax(1)
+        best = _best(target, labels, target.score(labels))
     error = torch.where(lost, float("inf"), estimate.error)
-    return Estimate(torch.where(lost, best, estimate.log_z), error, torch.where(lost, 0, estimate.worth))
+    log_z = torch.where(lost, best, estimate.log_z)
+    return replace(estimate, log_z=log_z, error=error, worth=torch.where(lost, 0, estimate.worth))
 
 
-def _bridged(below: Tensor, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[B] three times: log of the ratio of two normalisers, its variance, the smaller effective number of draws.
+def _bridged(below: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
+    """[B]: log of the ratio of two normalisers; [S, C, B]: what each sweep adds to it, to first order.
 
     Args:
         below: [S, C, B]: the log-ratio of unnormalised densities at draws from the lower rung.
         above: the same at draws from the upper rung.
     """
-    few = [effective(torch.where(one.isfinite(), one, 0)).clamp(min=1).to(one.dtype) for one in (below, above)]
+    few = [effective(_finite(one)).clamp(min=1).to(one.dtype) for one in (below, above)]
     share = [(one / (few[0] + few[1])).log() for one in few]
     ratio = torch.zeros_like(few[0])
     count = log(below.shape[0] * below.shape[1])
@@ -131,13 +231,9 @@ def _bridged(below: Tensor, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ratio = new
         if done:
             break
-    top, bottom = _weights(below, above, share, ratio)
-    variance = torch.zeros_like(ratio)
-    for one, worth in zip((top, bottom), few, strict=True):
-        log_mean = torch.logsumexp(one.flatten(0, 1), 0) - count
-        relative = (one - log_mean).exp()
-        variance = variance + relative.flatten(0, 1).var(0) / worth
-    return ratio, variance, torch.minimum(*few)
+    top, bottom = ((one - torch.logsumexp(one.flatten(0, 1), 0) + count).exp()
+                   for one in _weights(below, above, share, ratio))  # fmt: skip
+    return ratio, top - bottom
 
 
 def _weights(below: Tensor, above: Tensor, share: list[Tensor], ratio: Tensor) -> tuple[Tensor, Tensor]:

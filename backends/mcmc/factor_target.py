@@ -195,12 +195,31 @@ class FactorTarget(Target):
             total = total + self._permitted(name)[:, :1].exp().sum(-1).log().sum((1, 2))
         return total
 
+    def allowed(self, name: str) -> Tensor:
+        """[B, 1, cells, labels]."""
+        found = self.by_example(self.potentials.unary[name].unsqueeze(1)).isfinite()
+        return found | ~found.any(-1, keepdim=True)
+
+    def impossible(self) -> Tensor:
+        """[B]: where evidence and single cells leave some cell no label."""
+        return self.potentials.impossible
+
+    def ceiling(self) -> Tensor:
+        """[B]: the sum over single cells, and the largest score of each factor."""
+        total = torch.zeros(self.size, device=self.device, dtype=self.dtype)
+        for name in self.cells:
+            scores = self.by_example(self.potentials.unary[name].unsqueeze(1))
+            total = total + torch.logsumexp(scores, -1).sum((1, 2))
+        for factors in self.potentials.factors:
+            total = total + self.graph.factor_sums(factors, factors.table.flatten(2).amax(-1))
+        return total.masked_fill(self.potentials.impossible, float("-inf"))
+
     def start(self, random: Randomness) -> dict[str, Tensor]:
         """Random labels; where constraints rule them out, sweeps that pay for broken ones lead to possible labels.
 
         Chains that find none so start where a search for good labels ends.
         """
-        labels = self.random_labels(random)
+        labels = self.spread(random)
         if not self.hard:
             return labels
         softened = self._softened()

@@ -5,18 +5,25 @@ Source: Swendsen & Wang 1987; with scores of single cells: Edwards & Sokal 1988.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from energyml.backend import QueryRefused
 from energyml.backends.mcmc.factor_target import FactorTarget, picked
-from energyml.backends.mcmc.kernel import Current, Kernel
+from energyml.backends.mcmc.kernel import Current, Kernel, State
 from energyml.backends.mcmc.randomness import Randomness
+from energyml.backends.mcmc.target import Labels
+from energyml.transforms import seen
 
 # How far a table may be from one weight for equal labels.
 TOLERANCE = 1e-5
+# Rounds that join clusters where the host cannot look, for each bit of the number of cells.
+ROUNDS = 2
+# The first and the second cells of factors, and which of them are bound.
+Ends: TypeAlias = Sequence[tuple[Tensor, Tensor, Tensor]]
 
 
 class SwendsenWang(Kernel):
@@ -35,27 +42,28 @@ class SwendsenWang(Kernel):
             raise QueryRefused("`swendsen_wang` moves the cells of one variable; `gibbs` serves this model")
         (self.name,) = target.counts
         self.weights = [self._weight(number) for number in range(len(target.potentials.factors))]
+        self.apart: Tensor | None = None  # whether some clusters were not joined in the rounds of an accelerator
+
+    def init(self, generator: torch.Generator, beta: Tensor | None = None, labels: Labels | None = None) -> State:
+        """Chains at their starting points: without hard constraints all labels are possible."""
+        return super().init(generator, beta, self.target.spread(Randomness(generator)) if labels is None else labels)
 
     def _weight(self, number: int) -> Tensor:
         """[R or 1, 1, E or 1]: what equal labels gain in a block's factors."""
         factors = self.target.potentials.factors[number]
         table = factors.table
-        if table.dim() != 4 or factors.hard:
-            raise QueryRefused(
-                "`swendsen_wang` needs factors of two cells without hard constraints; `gibbs` serves them"
-            )
+        if table.dim() != 4:
+            raise QueryRefused("`swendsen_wang` needs factors of two cells; `gibbs` serves others")
         count = table.shape[-1]
-        same = torch.eye(count, dtype=torch.bool, device=table.device)
         rest = table[..., 0, 1] if count > 1 else table[..., 0, 0]
         weight = table[..., 0, 0] - rest
-        potts = torch.where(same, (weight + rest)[..., None, None], rest[..., None, None])
-        error = (potts - table).abs().amax() if table.numel() else table.new_zeros(())
-        if bool(error > TOLERANCE * (1 + table.abs().amax() if table.numel() else 1)):
-            raise QueryRefused("`swendsen_wang` needs factors that score equal labels only (`potts`)")
-        if bool((weight < 0).any()):
-            raise QueryRefused(
-                "`swendsen_wang` needs neighbours that attract each other: a weight of `potts` is below 0"
-            )
+        if seen(table):
+            problem = _unfit(table, weight, rest)
+            if problem is not None:
+                raise QueryRefused(problem)
+        else:
+            # The host would wait for the device: the status of an answer makes the check when it is read.
+            self.target.problem.env.unseen.append(lambda: _unfit(table, weight, rest))
         if factors.valid is not None:
             weight = torch.where(factors.valid, weight, 0)
         return weight.unsqueeze(1)
@@ -77,7 +85,7 @@ class SwendsenWang(Kernel):
             probability = torch.where(one == two, -torch.expm1(-beta * weight), 0)
             every = torch.arange(cells, device=labels.device)
             ends.append((every[first], every[second], random.chance(probability)))
-        root = _clusters(rows, chains, cells, ends, labels.device)
+        root = self._joined(rows, chains, cells, ends)
         unary = target.potentials.unary[name].unsqueeze(1).expand(rows, chains, cells, -1)
         total = torch.zeros_like(unary).scatter_add(2, root.unsqueeze(-1).expand_as(unary), unary)
         drawn = random.categorical(total * beta.unsqueeze(-1))
@@ -88,26 +96,61 @@ class SwendsenWang(Kernel):
         one_each = torch.ones_like(current.score)
         current.count(one_each, one_each, changed.to(one_each.dtype))
 
+    def _joined(self, rows: int, chains: int, cells: int, ends: Ends) -> Tensor:
+        """[R, C, cells]: the smallest cell of each cell's cluster.
 
-def _clusters(
-    rows: int, chains: int, cells: int, ends: list[tuple[Tensor, Tensor, Tensor]], device: torch.device
-) -> Tensor:
-    """[R, C, cells]: the smallest cell of each cell's cluster, by passing the smallest along bonds and jumping."""
-    root = torch.arange(cells, device=device).expand(rows, chains, cells).contiguous()
-    while True:
+        On an accelerator, where the host would have to wait to see the end, so many rounds as any clusters that were
+        tried needed twice over; the status of an answer tells if they were too few.
+        """
+        root = torch.arange(cells, device=self.target.device).expand(rows, chains, cells).contiguous()
+        rounds = None if seen(root) else ROUNDS * max(1, cells).bit_length()
         before = root
-        for first, second, bond in ends:
-            one, two = root.index_select(2, first), root.index_select(2, second)
-            least = torch.where(bond, torch.minimum(one, two), cells)
-            for place in (first, second):
-                index = place.expand(rows, chains, -1)
-                root = root.scatter_reduce(2, index, least, "amin")
-            # The old roots hear of it too: clusters join as wholes.
-            root = root.scatter_reduce(2, one, torch.where(bond, least, one), "amin")
-            root = root.scatter_reduce(2, two, torch.where(bond, least, two), "amin")
-        root = root.gather(2, root)
-        if torch.equal(root, before):
-            return root
+        while rounds is None or rounds > 0:
+            before, root = root, _closer(root, ends)
+            if rounds is None:
+                if torch.equal(root, before):
+                    return root
+            else:
+                rounds -= 1
+        late = (root != before).any()
+        if self.apart is None:
+            self.target.problem.env.unseen.append(self._told)
+        self.apart = late if self.apart is None else self.apart | late
+        return root
+
+    def _told(self) -> str | None:
+        if self.apart is None or not bool(self.apart):
+            return None
+        return "`swendsen_wang`: clusters were too winding to be joined on this device: use the CPU, or `gibbs`"
+
+
+def _unfit(table: Tensor, weight: Tensor, rest: Tensor) -> str | None:
+    """Why a table [..., K, K] cannot be served, whose equal labels gain a weight over the rest; `None` where it can."""
+    if bool(table.isneginf().any()):
+        return "`swendsen_wang` needs factors of two cells without hard constraints; `gibbs` serves them"
+    same = torch.eye(table.shape[-1], dtype=torch.bool, device=table.device)
+    potts = torch.where(same, (weight + rest)[..., None, None], rest[..., None, None])
+    error = (potts - table).abs().amax() if table.numel() else table.new_zeros(())
+    if bool(error > TOLERANCE * (1 + table.abs().amax() if table.numel() else 1)):
+        return "`swendsen_wang` needs factors that score equal labels only (`potts`)"
+    if bool((weight < 0).any()):
+        return "`swendsen_wang` needs neighbours that attract each other: a weight of `potts` is below 0"
+    return None
+
+
+def _closer(root: Tensor, ends: Ends) -> Tensor:
+    """A round that joins clusters: the smallest cells [R, C, cells] are passed along bonds, and jumped to."""
+    rows, chains, cells = root.shape
+    for first, second, bond in ends:
+        one, two = root.index_select(2, first), root.index_select(2, second)
+        least = torch.where(bond, torch.minimum(one, two), cells)
+        for place in (first, second):
+            index = place.expand(rows, chains, -1)
+            root = root.scatter_reduce(2, index, least, "amin")
+        # The old roots hear of it too: clusters join as wholes.
+        root = root.scatter_reduce(2, one, torch.where(bond, least, one), "amin")
+        root = root.scatter_reduce(2, two, torch.where(bond, least, two), "amin")
+    return root.gather(2, root)
 
 
 __all__ = ["SwendsenWang"]

@@ -76,8 +76,54 @@ class Target(ABC):
         """[B]: the log of the number of labels that `random_labels` draws from."""
 
     @abstractmethod
+    def allowed(self, name: str) -> Tensor:
+        """[B, 1, cells, labels]: the labels that evidence and single cells allow; 0 alone where there is no cell.
+
+        All of them where nothing is allowed.
+        """
+
+    @abstractmethod
+    def impossible(self) -> Tensor:
+        """[B]: the examples that have no possible answer by what evidence and single cells say."""
+
+    @abstractmethod
     def start(self, random: Randomness) -> dict[str, Tensor]:
         """Spread-out labels with a finite score, where they are found."""
+
+    def ceiling(self) -> Tensor:
+        """[B]: an upper bound on log Z that costs no more than a score; inf where none is known."""
+        return torch.full((self.size,), float("inf"), device=self.device, dtype=self.dtype)
+
+    def spread(self, random: Randomness) -> dict[str, Tensor]:
+        """[B, C, cells]: random labels; in the second half of chains no cell has the label that the first half has.
+
+        Chains that start at opposite answers tell modes apart that are each other's opposite.  A cell that is allowed
+        one label keeps it.
+        """
+        labels = self.random_labels(random)
+        half = self.chains // 2
+        opposite = self.opposite({name: one[:, :half] for name, one in labels.items()})
+        return {name: torch.cat([one[:, :half], opposite[name], one[:, 2 * half :]], 1) for name, one in labels.items()}
+
+    def opposite(self, labels: Labels) -> dict[str, Tensor]:
+        """Labels [B, C, cells] none of which is that of another answer, where a cell is allowed several."""
+        made = {}
+        for name, one in labels.items():
+            allowed = self.allowed(name).expand(-1, one.shape[1], -1, -1)
+            rank = allowed.cumsum(-1) - 1
+            count = rank[..., -1:] + 1
+            other = (rank.gather(-1, one.unsqueeze(-1)) + (count // 2).clamp(min=1)) % count.clamp(min=1)
+            made[name] = (allowed & (rank == other)).to(torch.uint8).argmax(-1)
+        return made
+
+    def apart(self, labels: Labels) -> Tensor:
+        """[B]: whether chains [B, C, cells] stand at different answers, or there is but one."""
+        several = torch.zeros(self.size, dtype=torch.bool, device=self.device)
+        differ = several
+        for name, one in labels.items():
+            several = several | (self.allowed(name).sum(-1) > 1).flatten(1).any(1)
+            differ = differ | (one != one[:, :1]).flatten(1).any(1)
+        return differ | ~several
 
     def auxiliary(self, labels: Labels) -> Tensor:
         """[B, C]: minus the log-probability of auxiliary labels, which is in the target's score but not the model's."""
@@ -242,6 +288,17 @@ class ScoreTarget(Target):
         gone = ~self.existing(name).unsqueeze(-1)
         return scores.masked_fill(gone & (torch.arange(self.counts[name], device=self.device) > 0), float("-inf"))
 
+    def allowed(self, name: str) -> Tensor:
+        """[B, 1, cells, labels]."""
+        return self.permitted(name).isfinite()
+
+    def impossible(self) -> Tensor:
+        """[B]: where evidence leaves some cell no label."""
+        found = torch.zeros(self.size, dtype=torch.bool, device=self.device)
+        for name, allowed in () if self.free else self._allowed.items():
+            found = found | (~allowed.any(-1) & self.existing(name)).flatten(1).any(1)
+        return found
+
     def fixed(self, name: str) -> Tensor:
         """[B, 1, cells]: the cells that evidence leaves one label, and those that do not exist."""
         return self.permitted(name).isfinite().sum(-1) <= 1
@@ -259,7 +316,7 @@ class ScoreTarget(Target):
 
     def start(self, random: Randomness) -> dict[str, Tensor]:
         """Random labels; chains whose labels are impossible try again, then borrow the start of one that succeeded."""
-        labels = self.random_labels(random)
+        labels = self.spread(random)
         score = self.score(labels)
         for _ in range(REPAIRS):
             bad = score.isneginf()

@@ -13,6 +13,8 @@ from torch import Tensor
 
 # Above this the chains have not mixed.
 HIGHEST = 1.05
+# Below this many effective draws neither R-hat nor standard errors can be trusted.
+LEAST = 100.0
 
 
 def split(draws: Tensor) -> Tensor:
@@ -92,8 +94,43 @@ def effective(draws: Tensor) -> Tensor:
 
 
 def standard_error(draws: Tensor) -> Tensor:
-    """[...]: the Monte Carlo standard error of the mean of draws [S, C, ...]."""
-    return draws.double().flatten(0, 1).std(0, correction=0) / effective(draws).clamp(min=1).sqrt()
+    """[...]: the Monte Carlo standard error of the mean of draws [S, C, ...].
+
+    The larger of what the effective number of draws says, and what the means of chains say: they show what hangs
+    together for longer than a correlogram can tell.
+    """
+    draws = draws.double()
+    worth = effective(draws).clamp(min=1)
+    error = draws.flatten(0, 1).std(0, correction=0) / worth.sqrt()
+    return _widened(torch.maximum(error, _by_chains(draws)), worth)
+
+
+def _by_chains(draws: Tensor) -> Tensor:
+    """[...]: the standard error of the mean of draws [S, C, ...] that the means of their chains show."""
+    chains = draws.shape[1]
+    spread: Tensor = draws.mean(0).std(0) / chains**0.5 if chains > 1 else torch.zeros_like(draws[0, 0])
+    return spread
+
+
+def share_error(hits: Tensor, constant: Tensor) -> Tensor:
+    """[...]: the Monte Carlo standard error of the share of hits, draws [S, C, ...] of zeros and ones.
+
+    As `standard_error`, but two hits and two misses are added to what was seen (Agresti & Coull 1998), so that the
+    error of a label that was never drawn is not zero.
+
+    Args:
+        hits: the draws.
+        constant: [...]: how many independent draws they are worth where all are alike, which they do not tell.
+    """
+    share = hits.double().mean((0, 1))
+    worth = torch.where((share > 0) & (share < 1), effective(hits), constant).clamp(min=1)
+    smooth = (share * worth + 2) / (worth + 4)
+    return _widened(torch.maximum((smooth * (1 - smooth) / worth).sqrt(), _by_chains(hits.double())), worth)
+
+
+def _widened(error: Tensor, worth: Tensor) -> Tensor:
+    """Standard errors estimated from few effective draws, so that 1.96 of them hold as much as Student's t does."""
+    return error * (1 + 2 / worth.clamp(min=1))
 
 
 def total_variation_bound(states: int, count: float, chance: float = 1e-6) -> float:
@@ -105,5 +142,6 @@ def total_variation_bound(states: int, count: float, chance: float = 1e-6) -> fl
 
 
 __all__ = [
-    "HIGHEST", "effective", "plain_rhat", "split", "split_rhat", "standard_error", "total_variation_bound",
+    "HIGHEST", "LEAST", "effective", "plain_rhat", "share_error", "split", "split_rhat", "standard_error",
+    "total_variation_bound",
 ]  # fmt: skip
