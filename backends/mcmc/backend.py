@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
 from energyml.backends.mcmc.kernel import Kernel, State
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, MaskPredict, Metropolis
+from energyml.backends.mcmc.starts import BurnIn
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering, ladder
@@ -29,10 +29,7 @@ from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Measured, Result, Status
-from energyml.sampling.trace import Progress, Trace
-
-# Every other chain seeks a mode in the first sweeps of burn-in, so that chains start at likely and unlikely answers.
-COLD_SWEEPS, COLDEST = 10, 100.0
+from energyml.sampling.trace import Progress, Trace, no_answer
 
 
 class Sampler(Backend):
@@ -257,25 +254,16 @@ class SamplerSession(Session):
         apart: Tensor | None = None
         if self.begin is None:
             state, burn_in = kernel.init(generator), int(self.selection["burn_in"])
-            apart = kernel.target.apart({name: one[:, :: kept.stride] for name, one in state.labels.items()})
+            if chains > 1:
+                apart = kernel.target.apart({name: one[:, :: kept.stride] for name, one in state.labels.items()})
         else:
             state, burn_in = self._checked(self.begin, kernel), 0
-        # Cold chains have a temperature of their own, which annealed moves would not follow.
-        cold = min(COLD_SWEEPS, burn_in // 4) if kernel.valid and chains > 1 else 0
-        usual, frozen = state.beta, torch.where(self._cold(kernel, kept.stride), COLDEST, 1.0) * state.beta
+        before = BurnIn(kernel, chains, state.beta, burn_in)
         begin = 0
         if self.progress is None:  # nobody looks at what is thrown away
-            if cold:
-                state, _ = kernel.run(replace(state, beta=frozen), cold // 2)
-                state, _ = kernel.run(
-                    replace(self._mirrored(kernel, state, kept.stride), beta=frozen), cold - cold // 2
-                )
-            state, _ = kernel.run(replace(state, beta=usual), burn_in - cold)
-            begin = burn_in
+            state, begin = before.run(state), burn_in
         for sweep in range(begin, burn_in + sweeps):
-            if cold and sweep == cold // 2:
-                state = self._mirrored(kernel, state, kept.stride)
-            state, info = kernel.step(replace(state, beta=frozen if sweep < cold else usual))
+            state, info = kernel.step(before.ready(state, sweep))
             if sweep >= burn_in:
                 kept.add(state, info.proposed, info.accepted, info.novel)
             if self.progress is not None:
@@ -290,24 +278,6 @@ class SamplerSession(Session):
                 break
         self.ended = state
         return kept.trace(self, burn_in, apart)
-
-    def _cold(self, kernel: Kernel, stride: int) -> Tensor:
-        """[chains of the target]: every other chain, with all of its `stride` temperatures."""
-        number = torch.arange(kernel.target.chains, device=kernel.target.device) // stride
-        return number % 2 == 1
-
-    def _mirrored(self, kernel: Kernel, state: State, stride: int) -> State:
-        """Cold chains of the second half go to the opposite of what a chain of the first half has found."""
-        target, half = kernel.target, kernel.target.chains // stride // 2 * stride
-        places = torch.arange(target.chains, device=target.device)
-        going = self._cold(kernel, stride) & (places >= half) & (places < 2 * half)
-        partner = torch.where(going, places - half, places)
-        with torch.no_grad():
-            other = target.opposite({name: one[:, partner] for name, one in state.labels.items()})
-            score = target.score(other)
-        going = going & ~score.isneginf()
-        labels = {name: torch.where(going.unsqueeze(-1), one, state.labels[name]) for name, one in other.items()}
-        return replace(state, labels=labels, score=torch.where(going, score, state.score), cache={})
 
     def _checked(self, state: State, kernel: Kernel) -> State:
         """Where chains go on; refused where they are not those of this batch."""
@@ -522,7 +492,15 @@ class PredictSession(Session):
             for v in self.problem.graph.discrete
             if v.kind != "latent"
         }
-        return Result(Assignment(outputs, top + aux, self.problem.label_names()))
+        lost, score = gone & ~kernel.target.impossible(), top + aux
+
+        def check() -> tuple[bool, str] | None:
+            if bool(score.isposinf().any()):
+                name = str(score.dtype).removeprefix("torch.")
+                return True, f"`mask_predict`: a score is larger than {name} holds: use smaller scores or float64"
+            return (True, f"`mask_predict` {no_answer(lost)}") if bool(lost.any()) else None
+
+        return Result(Assignment(outputs, score, self.problem.label_names()), status=Status(check))
 
 
 __all__ = ["SamplerSession"]

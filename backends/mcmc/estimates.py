@@ -12,6 +12,7 @@ from torch import Tensor
 
 from energyml.backends.mcmc.kernel import Kernel
 from energyml.backends.mcmc.randomness import Randomness
+from energyml.backends.mcmc.starts import COLD_SWEEPS, COLDEST
 from energyml.backends.mcmc.target import Labels, Target
 from energyml.backends.mcmc.tempering import Tempering
 from energyml.sampling.convergence import HIGHEST, effective, split_rhat, standard_error
@@ -23,8 +24,6 @@ ROUNDS = 200
 LARGEST_ERROR = 0.5
 # How many standard errors, and units in the last place, an estimate may be outside of its bounds by chance.
 BEYOND, ROUNDINGS = 3.0, 64
-# Chains of annealed importance sampling look for a mode when they are done: the inverse temperature and the sweeps.
-COLD, COLD_SWEEPS = 100.0, 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +138,8 @@ def annealed_importance(kernel: Kernel, betas: Sequence[float], generator: torch
     lonely = (found.sum(1) < 2) & (count > found.sum(1))
     error = torch.where(lonely, float("inf"), _few(relative.maximum(normal).sqrt(), worth))
     best = _best(target, state.labels, state.score)
-    cold, _ = kernel.run(replace(state, beta=torch.full_like(state.beta, COLD)), COLD_SWEEPS)
+    # A search for modes when all is done: log Z is not below the score of any answer.
+    cold, _ = kernel.run(replace(state, beta=torch.full_like(state.beta, COLDEST)), COLD_SWEEPS)
     best = best.maximum(_best(target, cold.labels, cold.score))
     made = Estimate.bounded(target, log_z, error, worth, torch.ones_like(log_z), best)
     return _held_up(kernel, made, generator)

@@ -103,7 +103,7 @@ class SwendsenWang(Kernel):
         tried needed twice over; the status of an answer tells if they were too few.
         """
         root = torch.arange(cells, device=self.target.device).expand(rows, chains, cells).contiguous()
-        rounds = None if seen(root) else ROUNDS * max(1, cells).bit_length()
+        rounds = None if seen(root) else max(1, ROUNDS * cells.bit_length())
         before = root
         while rounds is None or rounds > 0:
             before, root = root, _closer(root, ends)

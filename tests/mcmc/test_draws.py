@@ -15,15 +15,18 @@ from torch import Tensor
 import energyml as em
 from energyml.backend import QueryRefused
 from energyml.backends import native
+from energyml.backends.mcmc import swendsen_wang
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
-from energyml.backends.mcmc.kernel import Kernel, State
+from energyml.backends.mcmc.kernel import Current, Kernel, State
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, Metropolis
+from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.sampling.convergence import effective, split_rhat, total_variation_bound
 from energyml.sampling.trace import Progress
+from tests.contract.device_harness import DeviceHarness
 from tests.mcmc.exhaustive import all_labels, numbered, target_distribution
 from tests.mcmc.models import CHAIN, FREE, GLOBAL, GRID, HARD, LATENT, MASKED, STEPS, problem
 from tests.mcmc.test_balance import LONG, Forgetful, factors, inconsistent, states
@@ -358,3 +361,38 @@ def test_draws_of_inconsistent_conditionals() -> None:
     # Chains rarely cross between the two likely answers, but start on both sides alike.
     far, bound = distance(Metropolis(ScoreTarget(given, CHAINS)), 40)
     assert far < bound
+
+
+# --------------------------------------------------------------------------------------------------------- devices
+
+
+def test_clusters_never_wait_for_a_device() -> None:
+    given = problem(GRID)
+    model: Any = given.env.module
+    meta = model.to("meta")
+    u = torch.randn(1, 2, 2, 2, dtype=torch.float64).to("meta")
+    with torch.no_grad(), DeviceHarness([u, *meta.parameters()]) as harness:
+        kernel = SwendsenWang(factors(meta.problem(u=u), 3))
+        random = Randomness(torch.Generator().manual_seed(0))
+        labels = kernel.target.spread(random)
+        beta = torch.ones(3, dtype=torch.float64, device="meta")
+        state = State(labels, kernel.target.score(labels), beta, torch.zeros((), device="meta"), random.state)
+        kernel.advance(Current(state), random)
+    assert harness.operations > 20
+
+
+def test_clusters_are_the_same_where_the_host_cannot_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    using = "swendsen_wang(sweeps: 30, burn_in: 5)"
+    large = GRID.replace("H = 2, W = 2", "H = 5, W = 5")
+    torch.manual_seed(0)
+    usual = posterior(large, using).trace()
+    monkeypatch.setattr(swendsen_wang, "seen", lambda tensor: False)
+    torch.manual_seed(0)
+    blind = posterior(large, using)
+    assert torch.equal(blind.trace().labels["y"], usual.labels["y"])
+    assert not blind.ask("marginals").status.is_useless
+    refused = posterior(GRID.replace("constant(0.7)", "constant(-1)"), using).ask("marginals").status
+    assert refused.is_useless and "attract" in refused.message
+    monkeypatch.setattr(swendsen_wang, "ROUNDS", 0)
+    late = posterior(large, using).ask("marginals").status
+    assert late.is_useless and "too winding" in late.message
