@@ -441,8 +441,9 @@ class EstimateSession(Session):
         return Result(found.log_z, status=Status(check), statistics=statistics)
 
     def _estimated(self) -> Estimate:
-        seed = int(torch.randint(2**62, ()))
-        return self.backend.estimate(self.problem, torch.Generator(self.problem.env.batch.device).manual_seed(seed))
+        generator = torch.Generator(self.problem.env.batch.device).manual_seed(int(torch.randint(2**62, ())))
+        with torch.no_grad():
+            return self.backend.estimate(self.problem, generator)
 
 
 # ------------------------------------------------------------------------------------------------------------- decoding

@@ -66,6 +66,7 @@ class Judged(Question):
         self.computed = NETWORK[case.dtype] if "net " in case.text else DIFFERENCE_ULPS * torch.finfo(case.dtype).eps
         self.computed = self.computed if computed(case) else 0.0
         self.statuses: list[str] = []
+        self.failing: list[str] = []
         self.unfit, self.loose = False, False
         self.sizes = np.array([_size(one) for one in known])
 
@@ -73,6 +74,8 @@ class Judged(Question):
         result = self.posterior.ask(kind, **arguments)
         if not result.status.ok:
             self.statuses.append(result.status.message)
+        if result.status.is_useless:
+            self.failing.append(result.status.message)
         self.quality = result.quality
         self.qualities[kind] = result.quality
         return result.value
@@ -162,9 +165,14 @@ def _verdict(case: Case, posterior: em.Posterior, known: list[Example], kind: st
         return "wrong, and said"
     if question.unfit and not question.statuses:
         raise AssertionError(f"`{kind}` of `{posterior.backend}` does not fit the type and says ok")
-    if question.statuses and not question.unfit and not question.loose:
+    # Draws never show that they are right: a warning about them is no alarm, and an approximation that finds no answer
+    # does not know that there is none.
+    drawn = question.quality in (Quality.ESTIMATE, Quality.READOUT)
+    alarms = question.failing if drawn else question.statuses
+    hopeless = drawn and any(one.n_best(1)[0] == NINF for one in known)
+    if alarms and not question.unfit and not question.loose and not hopeless:
         if len(ledger.alarms) < 8:
-            ledger.alarms.append(f"{kind}: {question.statuses[0]}\n{describe(case)}")
+            ledger.alarms.append(f"{kind}: {alarms[0]}\n{describe(case)}")
         return "right, with a failing status"
     return "right"
 
