@@ -54,7 +54,10 @@ def _slopes(target: Target, labels: Labels) -> dict[str, Tensor]:
     for name, slope in zip(relaxed, slopes, strict=True):
         shape = (target.size, copies, target.cells[name], target.counts[name])
         found = torch.zeros(shape, device=target.device, dtype=target.dtype)
-        made[name] = (found if slope is None else slope.reshape(shape)) + target.permitted(name)
+        if slope is not None:  # a slope that is no number guides nothing; the scores themselves are checked
+            found = slope.reshape(shape)
+            found = torch.where(found.isfinite(), found, 0)
+        made[name] = found + target.permitted(name)
     return made
 
 
