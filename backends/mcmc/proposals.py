@@ -21,6 +21,7 @@ from energyml.bind.places import counted_dims
 from energyml.bind.tables import TableTerm
 from energyml.bind.tensors import full
 from energyml.bind.whole import MaskedTerm, StepwiseTerm, expanded
+from energyml.transforms import seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +102,10 @@ def _masked_total(term: MaskedTerm, target: ScoreTarget, labels: Tensor, scores:
 
 
 def step_scores(term: StepwiseTerm, problem: Problem, labels: Tensor, copies: int) -> Tensor:
-    """[B * copies, T, labels]: at each position the step network's scores after the labels before it."""
+    """[B * copies, T, labels]: at each position the step network's scores after the labels before it.
+
+    Zero behind the last cell that any answer has.  Cost: a step for each position up to there.
+    """
     env, batch = problem.env, problem.env.batch
     net: Any = env.module._modules[term.body.net]
     along = batch.frame(counted_dims(term.term, term.graph))[term.dim]
@@ -113,22 +117,25 @@ def step_scores(term: StepwiseTerm, problem: Problem, labels: Tensor, copies: in
         given.append(expanded(value, copies))
     masks = {name: expanded(mask, copies) for name, mask in batch.exists.items()}
     many = along.repeat(copies)
-    compact = many.compact(labels, 1).clamp(min=0)
+    compact = many.compact(labels, 1)
+    # Cells that exist stand in front; where the host would have to wait to see how many, all count.
+    steps = int((compact >= 0).any(0).sum()) if seen(compact) else labels.shape[1]
+    compact = compact.clamp(min=0)
     exists = many.valid(many.size, batch.device)
     if exists is not None:
         masks[term.dim] = exists
     state = net.start(tuple(given), masks, labels.shape[0])
     previous = torch.full((labels.shape[0],), term.count, dtype=torch.long, device=batch.device)
     made = []
-    for t in range(labels.shape[1]):
+    for t in range(steps):
         scores, state = net.step(state, net.embed(previous), t)
         made.append(scores)
         previous = compact[:, t]
     if not made:
         return torch.zeros(*labels.shape, term.count, device=batch.device, dtype=batch.dtype)
     found = torch.stack(made, 1)
-    term.finite.check_now(env, found, lambda: exists)
-    return many.spread(found, 0.0)
+    term.finite.check_now(env, found, lambda: None if exists is None else exists[:, :steps])
+    return many.spread(F.pad(found, (0, 0, 0, labels.shape[1] - steps)), 0.0)
 
 
 def narrowed(scores: Tensor, temperature: float, nucleus: float, mixture: float) -> Tensor:

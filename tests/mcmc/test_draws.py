@@ -204,14 +204,17 @@ def test_rates_count_what_happened(make: Any) -> None:
     assert (info.proposed == 3).all()
 
 
-def test_cells_behind_the_end_cost_no_steps_of_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "most"), [(SiteGibbs, 2 + 29), (Metropolis, 2 * (2 + 30))], ids=["gibbs", "metropolis"]
+)
+def test_cells_behind_the_end_cost_no_steps(kind: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All answers end at their first cell: a trial of that cell takes two steps, one of another cell takes one."""
     given = problem(FREE.replace("free <= 3", "free <= 30"), 0.6)
     net: Any = given.env.module._modules["d"]
     with torch.no_grad():
         net.readout.bias[:2] = -40.0  # of all labels but the end
     target = ScoreTarget(given, 4)
-    kernel = SiteGibbs(target)
+    kernel = kind(target)
     start = {"y": torch.full((1, 4, 30), 2)}
     state, steps, plain = kernel.init(torch.Generator().manual_seed(0), labels=start), [], net.step
 
@@ -223,7 +226,7 @@ def test_cells_behind_the_end_cost_no_steps_of_a_network(monkeypatch: pytest.Mon
     state, _ = kernel.step(state)
     assert (target.outward(state.labels)["y"][..., 0] == 2).all()
     # A trial of the first cell with another label than the end goes on to the next end, at the second cell.
-    assert len(steps) <= 2 + 29
+    assert len(steps) <= most
 
 
 # --------------------------------------------------------------------------------------------------------- backends
