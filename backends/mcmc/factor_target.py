@@ -18,6 +18,8 @@ from energyml.result import ABSENT
 
 # What a forbidden combination costs where it must cost something finite.
 PENALTY = 30.0
+# What rounding may change a sum of differences of scores by, in nats, beside the sum of scores.
+FORGOTTEN = 2.0**-18
 
 
 class FactorTarget(Target):
@@ -35,8 +37,22 @@ class FactorTarget(Target):
             self.graph: FactorGraph = grounder.ground(problem)
             self.potentials: Potentials = self.graph.potentials(problem.evidence)
         self.hard = any(factors.hard for factors in self.potentials.factors)
+        self._subtractable: bool | None = None
         self._lookups: dict[tuple[int, int], tuple[Tensor, int]] = {}
         self._schedules: dict[str, Schedule] = {}
+
+    @property
+    def subtractable(self) -> bool:
+        """Whether sums of differences of scores, of different answers, stand for sums of scores.
+
+        Next to a difference of 1e9, which stands for a mask, single precision forgets all others.  The host reads
+        scores.
+        """
+        if self._subtractable is None:
+            scores = [*self.potentials.unary.values(), *(factors.table for factors in self.potentials.factors)]
+            largest = max((float(_finite(one.detach()).abs().amax()) for one in scores if one.numel()), default=0.0)
+            self._subtractable = largest * torch.finfo(self.dtype).eps <= FORGOTTEN
+        return self._subtractable
 
     # ---------------------------------------------------------------------------------------------------------- layout
 
@@ -258,6 +274,10 @@ class FactorTarget(Target):
         made.potentials = Potentials(unary, factors, self.potentials.impossible)
         made._lookups = {}
         return made
+
+
+def _finite(scores: Tensor) -> Tensor:
+    return scores.masked_fill(scores.isneginf(), 0)
 
 
 def picked(values: Tensor, pick: Pick) -> Tensor:

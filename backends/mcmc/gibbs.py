@@ -58,10 +58,10 @@ class FactorGibbs(Kernel):
     def __init__(self, target: FactorTarget, order: str) -> None:
         super().__init__(target)
         self.steps = target.schedule(order).sweeps(1)
-        self.binary = {
-            name: count == 2 and not target.hard and all(len(f.block.variables) == 2 for f in target.potentials.factors)
-            for name, count in target.counts.items()
-        }
+        pairs = not target.hard and all(len(f.block.variables) == 2 for f in target.potentials.factors)
+        two = {name: count == 2 for name, count in target.counts.items()}
+        linear = pairs and any(two.values()) and target.subtractable
+        self.binary = {name: one and linear for name, one in two.items()}
         self._differences: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
     def plan(self, current: Current, random: Randomness) -> Iterable[Step]:

@@ -15,9 +15,10 @@ Made = TypeVar("Made")
 
 
 def paired(target: FactorTarget) -> bool:
-    """Whether a graph has two labels everywhere, factors of two cells, and no hard constraints between cells."""
+    """Whether differences of scores tell all: two labels everywhere, factors of two cells, no hard constraints."""
     two = all(count == 2 for count in target.counts.values())
-    return two and not target.hard and all(len(f.block.variables) == 2 for f in target.potentials.factors)
+    pairs = all(len(factors.block.variables) == 2 for factors in target.potentials.factors)
+    return two and pairs and not target.hard and target.subtractable
 
 
 def levels_of(target: FactorTarget, order: str) -> np.ndarray:

@@ -242,3 +242,44 @@ def test_labels_that_were_never_drawn_have_an_error() -> None:
     result = model.infer(u=u, using="gibbs(sweeps: 500)").ask("marginals")
     error = result.statistics["standard_error"]["y"]
     assert result.value["y"][0, 0, 0] == 0 and 1 / 2000 < error[0, 0, 0] < 1 / 100
+
+
+# --------------------------------------------------------------------------------------------------- large scores
+
+MASKING = """
+labels Tag = {A, B}
+dim T = 2
+input u : real[T, Tag]
+output y : Tag[T]
+param w : real[a: Tag, b: Tag]
+factor one [t in T] (y[t]) = u[t]
+factor two [t in T-1] (a: y[t], b: y[t+1]) = w
+"""
+
+
+@pytest.mark.parametrize("using", ["gibbs", "gibbs(engine: torch)", "gibbs(block: colour)", "tempering", "metropolis"])
+@pytest.mark.parametrize(("dtype", "mask"), [(torch.float32, -1e9), (torch.float64, -1e18)])
+def test_a_large_negative_score_for_a_mask_hides_no_other_score(using: str, dtype: torch.dtype, mask: float) -> None:
+    """B before A is masked: the other scores still count, in draws and in the scores beside them."""
+    model = em.compile(MASKING).to(dtype)
+    with torch.no_grad():
+        model.w.copy_(torch.tensor([[0.0, -3.0], [mask, 0.5]]))
+    u = torch.zeros(1, 2, 2, dtype=dtype)
+    u[0, 1, 0] = -4  # so that the second cell is B, which leaves the first one a choice
+    torch.manual_seed(0)
+    found = model.infer(u=u, using=using.replace("metropolis", "metropolis(sweeps: 500)"))
+    exact = model.infer(u=u, using="enumerate").marginals["y"].detach()
+    result, trace = found.ask("marginals"), found.trace()
+    assert ((result.value["y"] - exact).abs() < 5 * result.statistics["standard_error"]["y"] + 1e-6).all()
+    labels = trace.labels["y"].flatten(0, 1)[:50].long().flatten(0, 1)
+    score = model.score(y=labels, u=u.expand(len(labels), -1, -1))
+    assert torch.allclose(score, trace.score.flatten()[: len(labels)], rtol=1e-6)
+
+
+def test_clusters_of_tables_with_masks_are_no_potts() -> None:
+    model = em.compile(MASKING).double()
+    for table in ([[0.0, -1e9], [-1e9, 3.0]], [[1e9, 0.0], [0.0, 1e9 - 5000]]):
+        with torch.no_grad():
+            model.w.copy_(torch.tensor(table))
+        with pytest.raises(em.backend.QueryRefused, match="potts"):
+            model.infer(u=torch.zeros(1, 2, 2, dtype=torch.float64), using="swendsen_wang").sample()
