@@ -36,7 +36,7 @@ class Estimate:
         worth: [B]: the effective number of chains (importance sampling) or of draws (bridge).
         rhat: [B]: split R-hat of what the estimate is made of; 1 for independent chains.
         missed: [B]: by how much the estimate was outside of the bounds, beyond chance and rounding; else 0.
-        impossible: [B]: the examples that have no possible answer by what is known of single cells.
+        impossible: [B]: the examples that have no possible answer by what is known of single factors.
     """
 
     log_z: Tensor

@@ -217,8 +217,8 @@ class FactorTarget(Target):
         return found | ~found.any(-1, keepdim=True)
 
     def impossible(self) -> Tensor:
-        """[B]: where evidence and single cells leave some cell no label."""
-        return self.potentials.impossible
+        """[B]: where evidence and scores leave some cell no label, or some factor no joint label."""
+        return self.ceiling().isneginf()
 
     def ceiling(self) -> Tensor:
         """[B]: the sum over single cells, and the largest score of each factor."""

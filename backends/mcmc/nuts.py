@@ -63,7 +63,8 @@ class NutsSession(Session):
         trace = self.trace()
 
         def check() -> tuple[bool, str] | None:
-            return None if trace.mixed else (False, f"`nuts`: {trace.verdict()}".replace("`sweeps`", "`draws`"))
+            found = trace.trouble()
+            return None if found is None else (found[0], f"`nuts`: {found[1]}".replace("`sweeps`", "`draws`"))
 
         if query.kind == "variance":
             value: object = {name: one.flatten(0, 1).var(0) for name, one in trace.fields.items()}

@@ -84,7 +84,7 @@ class Target(ABC):
 
     @abstractmethod
     def impossible(self) -> Tensor:
-        """[B]: the examples that have no possible answer by what evidence and single cells say."""
+        """[B]: the examples that have no possible answer by what evidence and single factors say."""
 
     @abstractmethod
     def start(self, random: Randomness) -> dict[str, Tensor]:

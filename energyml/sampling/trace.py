@@ -59,7 +59,7 @@ class Trace:
         warning: what is wrong with the sampler itself; `None` when its draws are the model's.
         valid: whether the chains tend to the model's distribution.
         apart: [B]: whether chains began at different answers, or there is but one; `None` where that is not known.
-        impossible: [B]: the examples that have no possible answer by what is known of single cells; `None` for none.
+        impossible: [B]: the examples that have no possible answer by what is known of single factors; `None` for none.
     """
 
     labels: Mapping[str, Tensor]
