@@ -17,6 +17,7 @@ from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
 from energyml.backends.mcmc.kernel import Kernel, State
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, MaskPredict, Metropolis
+from energyml.backends.mcmc.modes import Modes, told
 from energyml.backends.mcmc.starts import BurnIn
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
@@ -218,11 +219,21 @@ class SamplerSession(Session):
 
         def check() -> tuple[bool, str] | None:
             found = trace.trouble()
+            if found is None and trace.valid and trace.score.numel():
+                missed = told(self.modes().missed(trace))
+                found = None if missed is None else (False, missed)
             if found is None or not (found[0] or trace.valid):
                 return None
             return found[0], f"`{self.selection.name}`: {found[1]}"
 
         return Status(check)
+
+    def modes(self) -> Modes:
+        """Likely answers, found by a search of its own."""
+        chains = int(self.selection["chains"])
+        with torch.no_grad():
+            found: Modes = self.once("modes", lambda: Modes.found(self.backend.kernel(self.problem, chains), chains))
+        return found
 
     def trace(self) -> Trace:
         """The kept draws of all chains; the seed is torch's own."""

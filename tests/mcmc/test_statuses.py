@@ -14,6 +14,7 @@ from energyml.backends.mcmc.estimates import Estimate
 from energyml.backends.mcmc.gibbs import FactorGibbs
 from energyml.backends.mcmc.gradient import differences
 from energyml.backends.mcmc.kernel import Kernel
+from energyml.backends.mcmc.modes import Modes, told
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.starts import BurnIn
 from energyml.backends.mcmc.target import ScoreTarget, Target
@@ -216,6 +217,31 @@ def test_modes_that_no_chain_crosses_are_named() -> None:
         assert not status.ok and ("several modes" in status.message or "DID NOT MOVE" in status.message)
 
 
+def test_a_likely_answer_that_no_chain_drew_is_said() -> None:
+    given = problem(CHAIN)
+    torch.manual_seed(0)
+    found = posterior(CHAIN, "gibbs(sweeps: 400)")
+    trace = found.trace()
+    kernel = FactorGibbs(factors(given, 4), "sequential")
+    modes = Modes.found(kernel, 4)
+    best = posterior(CHAIN, "enumerate").map()
+    assert torch.equal(modes.score.amax(1), best.score) and (modes.missed(trace) == 0).all()
+    assert told(modes.missed(trace)) is None
+    # Draws without the best answer: its probability beside theirs follows from the share of the second best.
+    others = (trace.labels["y"] != best["y"].to(torch.int8)).any(-1)
+    spot = others.nonzero()[0]
+    second = trace.labels["y"][spot[0], spot[1], spot[2]]
+    score = trace.score[spot[0], spot[1], spot[2]]
+    frozen = replace(
+        trace,
+        labels={"y": second.expand_as(trace.labels["y"])},
+        score=score.expand_as(trace.score),
+    )
+    ratio = (best.score - score).exp()
+    assert torch.allclose(modes.missed(frozen), ratio / (1 + ratio))
+    assert "MISS A MODE" in str(told(modes.missed(frozen)))
+
+
 def test_chains_with_one_start_show_nothing() -> None:
     torch.manual_seed(0)
     found = posterior(PAIR, "gibbs(sweeps: 300)").trace()
@@ -267,7 +293,7 @@ def test_a_large_negative_score_for_a_mask_hides_no_other_score(using: str, dtyp
     u = torch.zeros(1, 2, 2, dtype=dtype)
     u[0, 1, 0] = -4  # so that the second cell is B, which leaves the first one a choice
     torch.manual_seed(0)
-    found = model.infer(u=u, using=using.replace("metropolis", "metropolis(sweeps: 500)"))
+    found = model.infer(u=u, using=using.rstrip(")") + (", " if "(" in using else "(") + "sweeps: 250)")
     exact = model.infer(u=u, using="enumerate").marginals["y"].detach()
     result, trace = found.ask("marginals"), found.trace()
     assert ((result.value["y"] - exact).abs() < 5 * result.statistics["standard_error"]["y"] + 1e-6).all()

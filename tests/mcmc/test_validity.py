@@ -141,7 +141,9 @@ def runs(name: str, using: str) -> Runs | None:
             error = result.statistics["error"].unsqueeze(1)
         else:
             trace = found.trace()
-            each = [_one(trace, run).trouble() for run in range(RUNS)]
+            session: Any = found._session
+            missed = session.modes().missed(trace) > 0
+            each = [_one(trace, run).trouble() or ((False, "") if missed[run] else None) for run in range(RUNS)]
             deviation = (result.value["y"] - exact.marginals["y"]).flatten(1)
             error = result.statistics["standard_error"]["y"].flatten(1)
     quiet = torch.tensor([one is None for one in each])
