@@ -15,6 +15,7 @@ from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.gradient import DiscreteLangevin, GradientGibbs
+from energyml.backends.mcmc.kept import Kept
 from energyml.backends.mcmc.kernel import Kernel, State
 from energyml.backends.mcmc.metropolis import DegenerateGibbs, MaskPredict, Metropolis
 from energyml.backends.mcmc.modes import Modes, told
@@ -261,7 +262,7 @@ class SamplerSession(Session):
         """Run the chains: burn-in, then `sweeps` sweeps that are kept, or fewer where `stopping` says so."""
         chains = int(self.selection["chains"])
         kernel = self.backend.kernel(self.problem, chains)
-        kept = _Kept(kernel, chains)
+        kept = Kept(kernel, chains)
         apart: Tensor | None = None
         if self.begin is None:
             state, burn_in = kernel.init(generator), int(self.selection["burn_in"])
@@ -288,7 +289,7 @@ class SamplerSession(Session):
                     )
                 break
         self.ended = state
-        return kept.trace(self, burn_in, apart)
+        return kept.trace(self.problem, str(self.selection), burn_in, apart)
 
     def _checked(self, state: State, kernel: Kernel) -> State:
         """Where chains go on; refused where they are not those of this batch."""
@@ -307,62 +308,22 @@ class SamplerSession(Session):
     # --------------------------------------------------------------------------------------------------------- answers
 
     def _sample(self, trace: Trace, count: int) -> Assignment:
-        """Draws from all chains, evenly spaced over the sweeps."""
+        """Draws from all chains, evenly spaced over the sweeps; tables add up to their scores once more, unrounded."""
         sweeps, chains = trace.score.shape[:2]
         pick = ((torch.arange(count, device=trace.score.device) + 0.5) * (sweeps * chains / count)).long()
+        drawn = {name: one.flatten(0, 1)[pick].long() for name, one in trace.labels.items()}
         score = trace.score.flatten(0, 1)[pick]
         gone = score.isneginf()
-        labels = {}
-        for name, one in trace.labels.items():
-            if name not in self.latent:
-                drawn = one.flatten(0, 1)[pick].long()
-                labels[name] = drawn.masked_fill(gone.reshape(*gone.shape, *([1] * (drawn.dim() - 2))), ABSENT)
+        if self.backend.grounder is not None:
+            with torch.no_grad():
+                each = {name: one.transpose(0, 1).flatten(0, 1) for name, one in drawn.items()}
+                score = self.problem.score(each, count).reshape(-1, count).T.masked_fill(gone, float("-inf"))
+        labels = {
+            name: one.masked_fill(gone.reshape(*gone.shape, *([1] * (one.dim() - 2))), ABSENT)
+            for name, one in drawn.items()
+            if name not in self.latent
+        }
         return Assignment(labels, score, self.problem.label_names())
-
-
-class _Kept:
-    """Draws as they come: in the smallest type that holds a variable's labels."""
-
-    def __init__(self, kernel: Kernel, chains: int) -> None:
-        self.kernel = kernel
-        self.stride = kernel.target.chains // chains
-        self.labels: dict[str, list[Tensor]] = {name: [] for name in kernel.target.cells}
-        self.scores: list[Tensor] = []
-        self.totals: list[Tensor] = []
-
-    def add(self, state: State, proposed: Tensor, accepted: Tensor, novel: Tensor) -> None:
-        """Keep a state; of ladders, the rung at temperature 1."""
-        own = {name: one[:, :: self.stride] for name, one in state.labels.items()}
-        for name, one in self.kernel.target.outward(own).items():
-            self.labels[name].append(one.to(_narrow(self.kernel.target.counts[name])).movedim(0, 1))
-        self.scores.append((state.score[:, :: self.stride] + self.kernel.target.auxiliary(own)).T)
-        counts = torch.stack([proposed, accepted, novel])[:, :, :: self.stride]
-        self.totals = [counts if not self.totals else self.totals[0] + counts]
-
-    def trace(self, session: SamplerSession, burn_in: int, apart: Tensor | None) -> Trace:
-        """All that was kept, of chains that began `apart` [B]."""
-        proposed, accepted, novel = self.totals[0].movedim(-1, 1)
-        graph = session.problem.graph
-        return Trace(
-            labels={name: torch.stack(one) for name, one in self.labels.items()},
-            score=torch.stack(self.scores),
-            counts=self.kernel.target.counts,
-            names=session.problem.label_names(),
-            dims={v.name: v.dims for v in graph.discrete},
-            acceptance=accepted / proposed.clamp(min=1),
-            novel=novel / proposed.clamp(min=1),
-            burn_in=burn_in,
-            latent=session.latent,
-            sampler=str(session.selection),
-            warning=self.kernel.warning,
-            valid=self.kernel.valid,
-            apart=apart,
-            impossible=self.kernel.target.impossible(),
-        )
-
-
-def _narrow(count: int) -> torch.dtype:
-    return torch.int8 if count <= 127 else torch.int16 if count <= 32767 else torch.int32
 
 
 def _statistics(trace: Trace) -> Mapping[str, Any]:

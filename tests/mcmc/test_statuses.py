@@ -309,3 +309,15 @@ def test_clusters_of_tables_with_masks_are_no_potts() -> None:
             model.w.copy_(torch.tensor(table))
         with pytest.raises(em.backend.QueryRefused, match="potts"):
             model.infer(u=torch.zeros(1, 2, 2, dtype=torch.float64), using="swendsen_wang").sample()
+
+
+@pytest.mark.parametrize("using", ["gibbs", "gibbs(block: chains)", "tempering", "swendsen_wang", "langevin"])
+def test_draws_come_with_the_scores_of_the_model(using: str) -> None:
+    """However a sampler adds up differences: the score of an answer is that of `model.score`."""
+    model = em.compile(GRID).double()
+    u = 1e4 * torch.randn(3, 2, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        model.J.fill_(12345.678)
+        drawn = model.infer(u=u, using=using).ask("sample", count=20).value
+        for labels, score in zip(drawn["y"], drawn.score, strict=True):
+            assert torch.equal(score, model.score(u=u, y=labels))
