@@ -17,8 +17,9 @@ from energyml.sampling.trace import Trace
 
 # The search: how often it starts anew, and what multiplies inverse temperatures, sweep after sweep.
 RESTARTS, DESCENT = 4, (0.1, 0.3, 0.6, 1.0, 2.0, 5.0, 100.0, 100.0)
-# An answer is missed that should have been drawn at least so many times, and be at least such a share of all draws.
-TIMES, SHARE = 7.0, 0.01
+# An answer is missed that should be at least such a share of all draws, and at least twice so many times.  The best
+# answer that was drawn must have been drawn so many times: of large models each answer is drawn once, by chance.
+TIMES, SHARE = 10.0, 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,7 @@ class Modes:
         missed = torch.zeros_like(share)
         for number in range(self.score.shape[1]):
             ratio = (self.score[:, number].double() - best).exp()
-            wanted = best.isfinite() & (ratio * times >= TIMES) & (ratio * share >= SHARE)
+            wanted = best.isfinite() & (times >= TIMES) & (ratio * times >= 2 * TIMES) & (ratio * share >= SHARE)
             if bool(wanted.any()):
                 other = {name: one[:, number] for name, one in self.labels.items()}
                 wanted = wanted & ~self._same(trace, other).any(0).any(0)
