@@ -13,6 +13,8 @@ from torch import Tensor
 
 # Above this the chains have not mixed.
 HIGHEST = 1.05
+# The 97.5% quantile of Student's t with 1, 2, ... degrees of freedom, over that of the normal distribution.
+STUDENT = (6.48, 2.20, 1.62, 1.42, 1.31, 1.25, 1.21, 1.18, 1.15, 1.14)
 # Below this many effective draws neither R-hat nor standard errors can be trusted.
 LEAST = 100.0
 
@@ -106,10 +108,16 @@ def standard_error(draws: Tensor) -> Tensor:
 
 
 def _by_chains(draws: Tensor) -> Tensor:
-    """[...]: the standard error of the mean of draws [S, C, ...] that the means of their chains show."""
+    """[...]: the standard error of the mean of draws [S, C, ...] that the means of their chains show.
+
+    Where chains have not mixed, each counts as one draw, so that it is widened as Student's t is.
+    """
     chains = draws.shape[1]
-    spread: Tensor = draws.mean(0).std(0) / chains**0.5 if chains > 1 else torch.zeros_like(draws[0, 0])
-    return spread
+    if chains < 2:
+        return torch.zeros_like(draws[0, 0])
+    spread: Tensor = draws.mean(0).std(0) / chains**0.5
+    student = STUDENT[chains - 2] if chains - 2 < len(STUDENT) else 1.0
+    return torch.where(plain_rhat(split(draws)) > HIGHEST, student * spread, spread)
 
 
 def share_error(hits: Tensor, constant: Tensor) -> Tensor:
