@@ -151,7 +151,10 @@ class Banded(Base):
         if not self.factors:
             return self.form.ridge.new_ones(self.form.sizes.batch)
         pivots = torch.cat([factor.detach().diagonal(dim1=1, dim2=2) for factor in self.factors], 1)
-        return spread(pivots).square()
+        own = torch.ones_like(pivots[:, : self.form.sizes.positions], dtype=torch.bool)
+        present = own if self.form.present is None else own & self.form.present
+        place = self.blocks.place.expand(present.shape)
+        return spread(pivots, torch.zeros_like(pivots, dtype=torch.bool).scatter(1, place, present)).square()
 
     def solve(self, rows: Tensor) -> Tensor:
         """Forwards with the factor, backwards with its transpose."""

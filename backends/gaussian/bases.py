@@ -63,7 +63,7 @@ class Diagonal(Base):
 
     def condition(self) -> Tensor:
         """The ratio of the largest entry to the smallest."""
-        return spread(self.own.detach().flatten(1)).expand(self.form.sizes.batch)
+        return spread(self.own.detach().flatten(1), self.form.present).expand(self.form.sizes.batch)
 
     def solve(self, rows: Tensor) -> Tensor:
         """A division."""
@@ -251,15 +251,20 @@ def _unfolded(images: Tensor, inverse: Tensor) -> Tensor:
     return torch.cat([pairs, first[..., -1:]], -1)
 
 
-def spread(values: Tensor) -> Tensor:
-    """[B]: the largest of values [B, n] over the smallest; 1 where there are none."""
+def spread(values: Tensor, present: Tensor | None = None) -> Tensor:
+    """[B]: the largest of values [B or 1, n] over the smallest, of those that are present; 1 where there are none."""
     if values.shape[1] == 0:
         return values.new_ones(values.shape[0])
-    return values.amax(1) / values.amin(1)
+    if present is None:
+        return values.amax(1) / values.amin(1)
+    largest, least = values.masked_fill(~present, 0).amax(1), values.masked_fill(~present, math.inf).amin(1)
+    return torch.where(present.any(1), largest / least, 1)
 
 
 def inverse_of(factor: Tensor) -> Tensor:
-    """[B, n, n]: the inverse of the matrices with these Cholesky factors."""
+    """[B, n, n]: the inverse of the matrices with these Cholesky factors; NaN where a pivot is zero."""
+    singular = (factor.diagonal(dim1=1, dim2=2) == 0).any(1)  # torch raises there, for all of the batch
+    factor = factor.masked_fill(singular[:, None, None], math.nan)
     if followed():  # the forward derivative of `cholesky_inverse` is wrong (torch 2.13)
         eye = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
         # That of `cholesky_solve` is wrong too where one matrix stands for a batch of as many as it has rows: it is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,9 @@ from energyml.bind.quadratic import QuadraticForm
 
 # The kernel's small systems are not cut into blocks: beyond this rank torch's are faster.
 LARGEST_RANK = 256
+# In double precision the kernel's small systems are no more exact than the rest, and where vectors reach everywhere a
+# solution loses digits by the square of their condition: torch solves once more for what is left.
+LARGEST_CONDITION = math.sqrt(LEAST * 1e-4 / torch.finfo(torch.float64).eps)
 
 
 def low_rank_solution(form: QuadraticForm, rhs: Tensor) -> tuple[Tensor, Outcome] | None:
@@ -43,6 +47,9 @@ def low_rank_solution(form: QuadraticForm, rhs: Tensor) -> tuple[Tensor, Outcome
         return solved(Woodbury(plain, Diagonal(replace(plain, vectors=()))), made, rhs)[0]
 
     found = kernel.solve(rhs, form.ridge, part.given, strength, coupling, twin)
+    doubtful = rhs.dtype is torch.float64 and not found.worst <= LARGEST_CONDITION
+    if doubtful and bool((found.condition > LARGEST_CONDITION).any()):
+        return None
     outcome = Outcome(found.definite, answer=found.x, condition=found.condition)
     if form.present is not None:
         outcome.condition = found.condition * Diagonal(replace(form, vectors=())).condition()

@@ -41,7 +41,10 @@ class Dense(Solver):
 
     def condition(self) -> Tensor:
         """The ratio of the largest pivot to the smallest: at most the condition number, and of its size."""
-        return spread(self._factored[0].detach().diagonal(dim1=1, dim2=2)).square()
+        present = self.form.present
+        if present is not None:
+            present = present.unsqueeze(1).expand(self.form.sizes).flatten(1)
+        return spread(self._factored[0].detach().diagonal(dim1=1, dim2=2), present).square()
 
     def log_determinant(self) -> tuple[Tensor, Tensor | None]:
         """Twice the logarithms of the factor's diagonal."""
