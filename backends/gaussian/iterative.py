@@ -13,13 +13,17 @@ from torch import Tensor
 from torch.autograd import Function
 
 from energyml.backends import native
-from energyml.backends.gaussian.cg import Trace, conjugate_gradients
+from energyml.backends.gaussian.cg import Solution, Trace, conjugate_gradients, dot
+from energyml.backends.gaussian.definite import lower_bound, rounded
 from energyml.backends.gaussian.perturb import Perturbation
 from energyml.backends.gaussian.preconditioners import preconditioner
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.backends.native import stencil as native_stencil
 from energyml.bind.quadratic import QuadraticForm
 from energyml.diagnostics import EnergyError
+
+# Residuals of so many units in the last place of |Q| |x| are those of rounding.
+ROUNDING = 16
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Iterative(Solver):
         self._last: Outcome | None = None
         self._made: tuple[str, Callable[[Tensor], Tensor] | None] | None = None
         self._perturbation: Perturbation | None = None
+        self._proof: Outcome | None = None
 
     @property
     def definite(self) -> Tensor:
@@ -90,13 +95,38 @@ class Iterative(Solver):
     def solve(self, rhs: Tensor, tol: float | None = None, start: Tensor | None = None) -> tuple[Tensor, Outcome]:
         """Iterates until the relative residual is below the tolerance."""
         wanted = tol or self.settings.tol
-        found = self._compiled(rhs, wanted, start) if self._is_compiled(rhs) else self._plain(rhs, wanted, start)
+        x, outcome = self._solved(rhs, wanted, start)
+        proof = self._proven()
+        self._last = outcome if proof is None else outcome.both(proof)
+        return x, replace(self._last)
+
+    def _solved(self, rhs: Tensor, tol: float, start: Tensor | None) -> tuple[Tensor, Outcome]:
+        found = self._compiled(rhs, tol, start) if self._is_compiled(rhs) else self._plain(rhs, tol, start)
         x, iterations, residual, negative, worst = found
-        fine = worst <= wanted * 1.01
-        definite = ~negative if fine else ~negative & self._sound()
-        converged = definite if fine else residual <= wanted * 1.01
-        self._last = Outcome(definite, converged, residual, iterations)
-        return x, Outcome(definite, converged, residual, iterations, seen_fine=fine)
+        if worst <= tol * 1.01:
+            return x, Outcome(~negative, ~negative, residual, iterations, seen_fine=True)
+        return x, self._judged(rhs, Solution(x, iterations, residual, negative), tol)
+
+    def _judged(self, rhs: Tensor, found: Solution, tol: float, scale: Tensor | None = None) -> Outcome:
+        """How a solve went: a residual as small as rounding lets it be is small enough (Greenbaum 1997).
+
+        Rounding leaves some units of |Q| |x|, which over |b| is the condition number as far as this right-hand side
+        shows it.
+
+        Args:
+            rhs: b.
+            found: the solution.
+            tol: the relative residual that was asked for.
+            scale: S, where it is the solution of S Q S x = b.
+        """
+        parts = torch.where(self._free(), rounded(self.form), 0)
+        parts = parts if scale is None else parts * scale.square()
+        own = parts.flatten(1).amax(1) if parts.numel() else 1.0
+        eps, size = torch.finfo(rhs.dtype).eps, dot(rhs, rhs).sqrt()
+        condition = own * torch.where(size > 0, dot(found.x, found.x).sqrt() / torch.where(size > 0, size, 1), 0)
+        reached = found.residual <= (ROUNDING * eps * condition).clamp(min=tol * 1.01)
+        definite = ~found.negative & self._sound()
+        return Outcome(definite, reached, found.residual, found.iterations, condition=condition.to(rhs.dtype))
 
     @property
     def outcome(self) -> Outcome:
@@ -105,8 +135,28 @@ class Iterative(Solver):
 
     def _sound(self) -> Tensor:
         """[B]: whether the diagonal at least is positive."""
-        own = self.form.own()
-        return (own > 0).all(2).all(1).expand(self.form.sizes.batch)
+        own = self.form.diagonal_of_all()
+        return (own > 0).flatten(1).all(1).expand(self.form.sizes.batch)
+
+    def _proven(self) -> Outcome | None:
+        """What shows whether Q is positive definite: `None` where a bound does, else how a random system was solved.
+
+        A right-hand side without a part along some eigenvectors, such as zeros or a symmetric one, never meets their
+        negative eigenvalues.  A random one has parts along all of them, and its residual cannot fall below the part
+        along an eigenvector of a negative eigenvalue before that is met: polynomials with positive roots that are 1 at
+        zero are larger than 1 below it.
+        """
+        if self._proof is None:
+            form = self.form
+            with torch.no_grad():
+                bound = lower_bound(form)
+                fine = bound > 0
+                self._proof = Outcome(torch.ones_like(fine), seen_fine=True)
+                if not bool(fine.all()):
+                    noise = torch.randn(form.sizes, generator=self._generator(), dtype=bound.dtype, device=bound.device)
+                    noise = noise.masked_fill(~self._free() | fine[:, None, None], 0)
+                    self._proof = self._solved(noise, self.settings.tol, None)[1]
+        return None if self._proof.residual is None else self._proof
 
     def _plain(self, rhs: Tensor, tol: float, start: Tensor | None) -> _Found:
         with torch.no_grad():
@@ -199,19 +249,44 @@ class Iterative(Solver):
             return own.reciprocal() + mean, mean * math.sqrt(2 / count)
 
     def draws(self, count: int, normal: Normal) -> Tensor:
-        """Perturb and solve: Q⁻¹ times noise of covariance Q; no gradients."""
+        """Perturb and solve: Q⁻¹ times noise of covariance Q; no gradients.
+
+        Where a part of Q is negative in some direction, Q^-½ times white noise by Lanczos' method, which keeps a field
+        for each iteration.
+        """
         found = []
         with torch.no_grad():
             if self._perturbation is None:
                 self._perturbation = Perturbation(self.form)
+            apart = bool(self._perturbation.sound.all())
             worst: Outcome | None = None
             for _ in range(count):
-                drawn, outcome = self.solve(self._perturbation.draw(normal))
-                outcome.definite = outcome.definite & self._perturbation.sound
+                drawn, outcome = self.solve(self._perturbation.draw(normal)) if apart else self._rooted(normal)
                 worst = outcome if worst is None else worst.both(outcome)
                 found.append(drawn)
             self._last = worst
         return torch.stack(found) if found else self.form.ridge.new_zeros(0, *self.form.sizes)
+
+    def _rooted(self, normal: Normal) -> tuple[Tensor, Outcome]:
+        """Q^-½ white noise, as S (S Q S)^-½ noise: its covariance is that of Q^-½ noise."""
+        form, settings = self.form, self.settings
+        noise, scale, trace = torch.where(self._free(), normal(form.sizes), 0), self._scale(), Trace(residuals=[])
+        found = self._scaled(noise, trace)
+        drawn = scale * trace.inverse_root() if trace.steps else noise
+        return drawn, self._judged(noise, found, settings.tol, scale)
+
+    def _scale(self) -> Tensor:
+        """[B or 1, M or 1, N or 1]: S, the inverse root of the diagonal of Q; that of S Q S is 1."""
+        own = self.form.diagonal_of_all()
+        return torch.where(self._free(), own.clamp(min=torch.finfo(own.dtype).tiny).rsqrt(), 1)
+
+    def _scaled(self, rhs: Tensor, trace: Trace) -> Solution:
+        """The solution of S Q S x = rhs."""
+        scale, settings = self._scale(), self.settings
+        return conjugate_gradients(
+            lambda x: scale * self.form.multiply(scale * x), rhs, tol=settings.tol, iterations=settings.iterations,
+            trace=trace,
+        )  # fmt: skip
 
 
 class _LogDeterminant(Function):
@@ -221,8 +296,7 @@ class _LogDeterminant(Function):
     def forward(ctx: Any, solver: Iterative, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         form, settings = solver.form, solver.settings
         free = solver._free()
-        # Q is looked at as S Q S with S the inverse root of its diagonal: probes see a matrix whose diagonal is 1.
-        scale = torch.where(free, form.diagonal_of_all().clamp(min=torch.finfo(form.ridge.dtype).tiny).rsqrt(), 1)
+        scale = solver._scale()
         cells = free.expand(form.sizes).sum((1, 2))
         generator, values = solver._generator(), []
         wanted = any(ctx.needs_input_grad[1:])
@@ -236,13 +310,9 @@ class _LogDeterminant(Function):
             signs = torch.randint(0, 2, form.sizes, generator=generator, device=free.device, dtype=torch.int8)
             probe = torch.where(free, signs.to(scale.dtype) * 2 - 1, 0)
             trace = Trace()
-            found = conjugate_gradients(
-                lambda x: scale * form.multiply(scale * x), probe, tol=settings.tol, iterations=settings.iterations,
-                trace=trace,
-            )  # fmt: skip
+            found = solver._scaled(probe, trace)
             bent |= found.negative
-            reached = Outcome(~found.negative & solver._sound(), found.residual <= settings.tol * 1.01,
-                              found.residual, found.iterations)  # fmt: skip
+            reached = solver._judged(probe, found, settings.tol, scale)
             worst = reached if worst is None else worst.both(reached)
             values.append(_quadrature(trace, cells) if trace.steps else cells.double() * 0)
             if wanted:

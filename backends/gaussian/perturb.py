@@ -7,8 +7,6 @@ makes up for what they lack.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -48,7 +46,7 @@ class Perturbation:
             self.sound = self.sound & (form.stencil.weights >= 0).flatten(1).all(1)
         if form.links is not None:
             # A negative weight has its magnitude twice on the diagonal, and takes it from there.
-            taken = replace(form.links, weights=form.links.weights.clamp(max=0) * 2).diagonal(form.sizes.positions)
+            taken = 2 * form.links.negative().diagonal(form.sizes.positions)
             self.diagonal = taken if self.diagonal is None else self.diagonal + taken
         if self.diagonal is not None:
             least = -1e-6 * form.ridge.abs().unsqueeze(1)

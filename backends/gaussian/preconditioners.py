@@ -23,7 +23,9 @@ def preconditioner(name: str, form: QuadraticForm) -> tuple[str, Callable[[Tenso
     if name == "lowrank" and form.vectors:
         return name, _low_rank(form)
     if name == "transform" and form.stencil is not None:
-        return name, _transform(form)
+        rest = replace(form, stencil=None).diagonal_of_all().expand(form.sizes).mean((1, 2))
+        if bool((rest > 0).all()):
+            return name, _transform(form, rest)
     if name == "none":
         return name, None
     inverse = form.diagonal_of_all().clamp(min=torch.finfo(form.ridge.dtype).tiny).reciprocal()
@@ -41,15 +43,17 @@ def _low_rank(form: QuadraticForm) -> Callable[[Tensor], Tensor]:
     return lambda residual: torch.where(sound, made.solve(residual)[0], residual)
 
 
-def _transform(form: QuadraticForm) -> Callable[[Tensor], Tensor]:
-    """The grid with each direction's mean weight, by cosine transforms; diagonals are left out."""
+def _transform(form: QuadraticForm, ridge: Tensor) -> Callable[[Tensor], Tensor]:
+    """The grid with each direction's mean weight above a ridge [B], by cosine transforms; diagonals are left out."""
     assert form.stencil is not None
     aligned = [number for number, offset in enumerate(form.stencil.offsets) if sum(map(abs, offset)) == 1]
     weights = form.stencil.weights[:, aligned].mean(2, keepdim=True).abs()
     stencil = replace(form.stencil, weights=weights, offsets=tuple(form.stencil.offsets[i] for i in aligned))
-    ridge = replace(form, vectors=(), stencil=None, links=None, dense=None).own().mean((1, 2))
-    alike = QuadraticForm(form.sizes, ridge.clamp(min=torch.finfo(ridge.dtype).tiny), stencil=stencil)
-    return Transform(alike).solve
+    made = Transform(QuadraticForm(form.sizes, ridge, stencil=stencil))
+    if form.present is None:
+        return made.solve
+    present = form.present.unsqueeze(1)  # what is not part of the field stays apart from it
+    return lambda residual: torch.where(present, made.solve(residual), residual)
 
 
 __all__ = ["preconditioner"]

@@ -50,6 +50,8 @@ class Outcome:
             found.residual = torch.maximum(self.residual, other.residual)
         if self.iterations is not None and other.iterations is not None:
             found.iterations = torch.maximum(self.iterations, other.iterations)
+        known = [one.condition for one in (self, other) if one.condition is not None]
+        found.condition = torch.stack(known).amax(0) if known else None
         return found
 
     def inexact(self) -> Tensor | None:

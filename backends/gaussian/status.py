@@ -36,11 +36,13 @@ def _upper_bound(form: QuadraticForm) -> Tensor:
     """A number above the magnitude of all eigenvalues, by a few products with a random field."""
     generator = torch.Generator(form.ridge.device).manual_seed(1)
     x = torch.randn(form.sizes, generator=generator, dtype=form.ridge.dtype, device=form.ridge.device)
+    if form.present is not None:
+        x = torch.where(form.present.unsqueeze(1), x, 0)
     size = x.norm()
     for _ in range(20):
         x = form.multiply(x / size.clamp(min=torch.finfo(x.dtype).tiny))
         size = x.norm()
-    bound: Tensor = 2 * size + 1
+    bound: Tensor = 2 * size
     return bound
 
 
@@ -144,7 +146,9 @@ def _culprit(form: QuadraticForm, rhs: Tensor, number: int) -> str:
 def _indefinite(field: str, form: QuadraticForm, number: int, bounded: bool) -> str:
     alone = form.example(number).detached()
     ridge, lowest = float(alone.ridge[0]), lowest_eigenvalue(alone)
-    scale = float(alone.diagonal_of_all().abs().max()) if form.sizes.positions else 1.0
+    own = alone.diagonal_of_all().expand(alone.sizes)
+    own = own if alone.present is None else own.masked_fill(~alone.present.unsqueeze(1), 0)
+    scale = float(own.abs().max()) if form.sizes.positions else 1.0
     what = f"`{field}`: its matrix is not positive definite in example {number}, so the field has no best value"
     if ridge <= 0:
         return f"{what}: the ridge is {ridge:.3g}; it must be positive (one that is learned: `ridge: 0.1 + r * r`)"

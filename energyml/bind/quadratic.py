@@ -63,6 +63,10 @@ class Stencil:
             total[second] += weight
         return total.flatten(1)
 
+    def negative(self) -> Stencil:
+        """The edges of negative weight alone."""
+        return replace(self, weights=self.weights.clamp(max=0))
+
     def gradient(self, v: Tensor, x: Tensor) -> tuple[Tensor]:
         """The gradient of vᵀWx in the weights."""
         left, right = self._on_grid(v), self._on_grid(x)
@@ -153,6 +157,10 @@ class Links:
         weights = self.weights.masked_fill(self.ends[..., 0] == self.ends[..., 1], 0)
         total = weights.new_zeros(weights.shape[0], count)
         return total.scatter_add(1, self.ends[..., 0], weights).scatter_add(1, self.ends[..., 1], weights)
+
+    def negative(self) -> Links:
+        """The edges of negative weight alone."""
+        return replace(self, weights=self.weights.clamp(max=0))
 
     def gradient(self, v: Tensor, x: Tensor) -> tuple[Tensor]:
         """The gradient of vᵀWx in the weights."""
