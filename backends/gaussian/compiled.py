@@ -47,6 +47,8 @@ def low_rank_solution(form: QuadraticForm, rhs: Tensor) -> tuple[Tensor, Outcome
         return solved(Woodbury(plain, Diagonal(replace(plain, vectors=()))), made, rhs)[0]
 
     found = kernel.solve(rhs, form.ridge, part.given, strength, coupling, twin)
+    if math.isnan(found.worst) and bool((form.ridge <= 0).any()):
+        return None  # the vectors may make up for a ridge that is not positive
     doubtful = rhs.dtype is torch.float64 and not found.worst <= LARGEST_CONDITION
     if doubtful and bool((found.condition > LARGEST_CONDITION).any()):
         return None

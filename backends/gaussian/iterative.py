@@ -17,7 +17,7 @@ from energyml.backends.gaussian.cg import Solution, Trace, conjugate_gradients, 
 from energyml.backends.gaussian.definite import lower_bound, rounded
 from energyml.backends.gaussian.perturb import Perturbation
 from energyml.backends.gaussian.preconditioners import preconditioner
-from energyml.backends.gaussian.solver import Normal, Outcome, Solver
+from energyml.backends.gaussian.solver import LEAST, Normal, Outcome, Solver
 from energyml.backends.native import stencil as native_stencil
 from energyml.bind.quadratic import QuadraticForm
 from energyml.diagnostics import EnergyError
@@ -76,7 +76,7 @@ class Iterative(Solver):
         self._last: Outcome | None = None
         self._made: tuple[str, Callable[[Tensor], Tensor] | None] | None = None
         self._perturbation: Perturbation | None = None
-        self._proof: Outcome | None = None
+        self._proof: tuple[Outcome | None, Tensor] | None = None
 
     @property
     def definite(self) -> Tensor:
@@ -96,8 +96,12 @@ class Iterative(Solver):
         """Iterates until the relative residual is below the tolerance."""
         wanted = tol or self.settings.tol
         x, outcome = self._solved(rhs, wanted, start)
-        proof = self._proven()
-        self._last = outcome if proof is None else outcome.both(proof)
+        proof, lowest = self._proven()
+        size, residual = dot(x, x).sqrt() * lowest, outcome.residual
+        assert residual is not None
+        error = torch.where(residual > 0, residual * dot(rhs, rhs).sqrt() / size, 0)
+        fine = outcome.seen_fine and proof is None and bool((error <= LEAST).all())
+        self._last = replace(outcome if proof is None else outcome.both(proof), error=error, seen_fine=fine)
         return x, replace(self._last)
 
     def _solved(self, rhs: Tensor, tol: float, start: Tensor | None) -> tuple[Tensor, Outcome]:
@@ -138,8 +142,10 @@ class Iterative(Solver):
         own = self.form.diagonal_of_all()
         return (own > 0).flatten(1).all(1).expand(self.form.sizes.batch)
 
-    def _proven(self) -> Outcome | None:
-        """What shows whether Q is positive definite: `None` where a bound does, else how a random system was solved.
+    def _proven(self) -> tuple[Outcome | None, Tensor]:
+        """Proof that Q is positive definite: `None` where a bound is one, else how a random system was solved.
+
+        Also [B], the smallest eigenvalue: from below by the bound, else an estimate from the random system.
 
         A right-hand side without a part along some eigenvectors, such as zeros or a symmetric one, never meets their
         negative eigenvalues.  A random one has parts along all of them, and its residual cannot fall below the part
@@ -149,14 +155,18 @@ class Iterative(Solver):
         if self._proof is None:
             form = self.form
             with torch.no_grad():
-                bound = lower_bound(form)
-                fine = bound > 0
-                self._proof = Outcome(torch.ones_like(fine), seen_fine=True)
+                lowest = lower_bound(form)
+                fine = lowest > 0
+                self._proof = None, lowest.double()
                 if not bool(fine.all()):
-                    noise = torch.randn(form.sizes, generator=self._generator(), dtype=bound.dtype, device=bound.device)
+                    noise = torch.randn(
+                        form.sizes, generator=self._generator(), dtype=lowest.dtype, device=lowest.device
+                    )
                     noise = noise.masked_fill(~self._free() | fine[:, None, None], 0)
-                    self._proof = self._solved(noise, self.settings.tol, None)[1]
-        return None if self._proof.residual is None else self._proof
+                    x, outcome = self._solved(noise, self.settings.tol, None)
+                    seen = (self._free().expand(form.sizes).sum((1, 2)) / dot(x, x)).sqrt()
+                    self._proof = outcome, torch.where(fine, lowest.double(), seen)
+        return self._proof
 
     def _plain(self, rhs: Tensor, tol: float, start: Tensor | None) -> _Found:
         with torch.no_grad():

@@ -18,8 +18,8 @@ from energyml.backends.gaussian.iterative import Iterative, Settings
 from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
-from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose
-from energyml.transforms import compiling, followed, recorded
+from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose, direct
+from energyml.transforms import compiling, followed, recorded, seen
 from energyml.untraced import cached, settled
 
 # Orders of lists of edges are looked for in Python, up to this many positions.
@@ -144,8 +144,15 @@ class Methods:
                 return Dense(form)
             case "woodbury":
                 assert choice.base is not None
-                return Woodbury(form, self._base(choice.base, replace(form, vectors=())))
+                base = self._base(choice.base, replace(form, vectors=()))
+                return Dense(form) if self._needs_all(base) else Woodbury(form, base)
         return Direct(form, self._base(choice.method, form), choice.method)
+
+    def _needs_all(self, base: Base) -> bool:
+        """Whether a base is not positive definite, which the whole matrix may be, and dense Cholesky fits."""
+        if not seen(base.definite) or bool(base.definite.all()):
+            return False
+        return direct(replace(self.facts, dense=True), self.policy.budget) is not None
 
     def _base(self, method: Method, form: QuadraticForm) -> Base:
         if method == "diagonal":

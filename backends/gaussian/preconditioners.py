@@ -52,7 +52,7 @@ def _transform(form: QuadraticForm, ridge: Tensor) -> Callable[[Tensor], Tensor]
     made = Transform(QuadraticForm(form.sizes, ridge, stencil=stencil))
     if form.present is None:
         return made.solve
-    present = form.present.unsqueeze(1)  # what is not part of the field stays apart from it
+    present = form.present.unsqueeze(1)  # cells that are not part of the field stay apart from it
     return lambda residual: torch.where(present, made.solve(residual), residual)
 
 

@@ -30,6 +30,7 @@ class Outcome:
         iterations: [B]; `None` for direct methods.
         answer: what was found: numbers that are not finite show that the input had some.
         condition: [B] about the condition number of the matrix, where a factor shows it.
+        error: [B] how much of the answer the residual may amount to, where the smallest eigenvalue is bounded.
         seen_fine: whether a kernel saw already that nothing points at a problem.
     """
 
@@ -39,6 +40,7 @@ class Outcome:
     iterations: Tensor | None = None
     answer: Tensor | None = None
     condition: Tensor | None = None
+    error: Tensor | None = None
     seen_fine: bool = False
 
     def both(self, other: Outcome) -> Outcome:
@@ -50,8 +52,8 @@ class Outcome:
             found.residual = torch.maximum(self.residual, other.residual)
         if self.iterations is not None and other.iterations is not None:
             found.iterations = torch.maximum(self.iterations, other.iterations)
-        known = [one.condition for one in (self, other) if one.condition is not None]
-        found.condition = torch.stack(known).amax(0) if known else None
+        found.condition = _worse(self.condition, other.condition)
+        found.error = _worse(self.error, other.error)
         return found
 
     def inexact(self) -> Tensor | None:
@@ -72,7 +74,13 @@ class Outcome:
         inexact = self.inexact()
         if inexact is not None and inexact.any():
             return False
+        if self.error is not None and (self.error > LEAST).any():
+            return False
         return math.isfinite(self.answer.detach().sum())
+
+
+def _worse(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else torch.maximum(one, other)
 
 
 class Solver(ABC):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.gaussian.cg import Trace, conjugate_gradients
-from energyml.backends.gaussian.solver import Outcome
+from energyml.backends.gaussian.solver import LEAST, Outcome
 from energyml.bind.quadratic import QuadraticForm
 from energyml.transforms import followed, readable
 
@@ -92,6 +92,15 @@ def problem(
         if form.ridge.dtype == torch.float32:
             causes += "; (c) a tolerance below what single precision reaches: raise `tol`, or use float64"
         return False, f"{reached}; likely causes: {causes}"
+    if outcome.error is not None and bool((outcome.error > LEAST).any()):
+        number = int((outcome.error > LEAST).nonzero()[0])
+        assert outcome.residual is not None
+        return False, (
+            f"`{field}`: its matrix is badly conditioned in example {number}: the relative residual of "
+            f"{float(outcome.residual[number]):.2g} that conjugate gradients reached may be an error of "
+            f"{100 * float(outcome.error[number]):.2g} percent of the answer; lower `tol`, raise `ridge`, or "
+            "`infer exact`"
+        )
     return None
 
 
