@@ -124,9 +124,15 @@ class Transform(Base):
 
     @remembered
     def extremes(self) -> tuple[Tensor, Tensor]:
-        """[B or 1], [B or 1]: the smallest and the largest eigenvalue; along each dim they are at an end."""
-        sizes = tuple(self.shape[axis] for axis in self.axes)
-        reach = self.weights[:, :, 0] * _tops(sizes, self.weights.dtype, self.weights.device)
+        """[B or 1], [B or 1]: the smallest and the largest eigenvalue; along each dim they are at an end.
+
+        Weights of couplings that share a direction add up first.
+        """
+        axes = sorted(set(self.axes))
+        along = [[number for number, axis in enumerate(self.axes) if axis == one] for one in axes]
+        weights = torch.stack([self.weights[:, numbers, 0].sum(1) for numbers in along], 1)
+        sizes = tuple([self.shape[axis] for axis in axes])
+        reach = weights * _tops(sizes, self.weights.dtype, self.weights.device)
         return self.form.ridge + reach.clamp(max=0).sum(1), self.form.ridge + reach.clamp(min=0).sum(1)
 
     @property

@@ -272,3 +272,15 @@ gaussian s {{ unary: u, pair: {pair}, ridge: 0 - 0.25, bounded: false }}
             assert posterior.ask(kind).status.ok
         if using != "cg(tol: 1e-10)":
             torch.testing.assert_close(posterior.variance["s"][b].flatten(), torch.linalg.inv(matrix).diagonal())
+
+
+@pytest.mark.parametrize("using", ["exact", "exact(engine: torch)", "cg(tol: 1e-10)"])
+def test_weights_that_share_a_direction_add_up(using: str) -> None:
+    """Of both signs, so that each alone would reach below zero."""
+    text = GRID.replace("smooth(w)", "smooth(w) + smooth(1) + smooth(0 - 1)")
+    one, other = (em.compile(spec).double() for spec in (text, GRID))
+    u = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inputs = {"u": u, "w": torch.tensor([0.1], dtype=torch.float64)}
+    found, plain = one.infer(**inputs, using=using), other.infer(**inputs, using="exact")
+    torch.testing.assert_close(found.mode["s"], plain.mode["s"])
+    assert all(found.ask(kind).status.ok for kind in ("variance", "log_partition", "entropy", "sample"))
