@@ -75,7 +75,8 @@ class Perturbation:
 
     def _roots(self, part: Vectors) -> tuple[Tensor, Tensor]:
         """[B, K, K] for differences of channels and for their mean: what makes ridge noise that of ridge and part."""
-        scale = (part.strength / self.ridge.clamp(min=torch.finfo(self.ridge.dtype).tiny))[:, None, None]
+        ridge = torch.where(self.ridge > 0, self.ridge, 1)  # others are not sound
+        scale = (part.strength / ridge)[:, None, None]
         gram = (part.values @ part.values.transpose(1, 2)) * scale
         half, back = power(gram, 0.5), power(gram, -0.5)
         eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)

@@ -244,23 +244,32 @@ def test_a_small_residual_is_no_small_error_where_the_matrix_is_badly_conditione
 
 
 @pytest.mark.parametrize("using", ["exact", "exact(engine: torch)", "cg(tol: 1e-10)"])
-@pytest.mark.parametrize("pair", ["lowrank(e)", "lowrank(e) + smooth(0.5)", "lowrank(e) + sparse(link, w)"])
+@pytest.mark.parametrize(
+    "pair", ["lowrank(e)", "lowrank(e) + smooth(0.5)", "lowrank(e) + sparse(link, w)", "lowrank(e) + potts(g)"]
+)
 def test_vectors_make_up_for_a_ridge_that_is_not_positive(pair: str, using: str) -> None:
     text = f"""
 dim T, E
 input link : edge(T, T)[E]
 input w : real
 input e : real[6, T]
+input g : real[1, T]
 input u : real[2, T]
 field s : real[2, T]
 gaussian s {{ unary: u, pair: {pair}, ridge: 0 - 0.25, bounded: false }}
 """
     generator = torch.Generator().manual_seed(0)
-    e = torch.randn(2, 6, 3, generator=generator, dtype=torch.float64) * 2
+    e = torch.randn(2, 6, 3, generator=generator, dtype=torch.float64) * 10
     u = torch.randn(2, 2, 3, generator=generator, dtype=torch.float64)
-    inputs = {"e": e, "u": u, "link": torch.tensor([[[0, 1]]] * 2), "w": torch.tensor([-0.5, -0.4]).double()}
+    inputs = {
+        "e": e,
+        "u": u,
+        "g": 0.5 * e[:, :1],
+        "link": torch.tensor([[[0, 1]]] * 2),
+        "w": torch.tensor([-0.5, -0.4]).double(),
+    }
     model = em.compile(text).double()
-    inputs = {name: one for name, one in inputs.items() if name == "u" or name in pair}
+    inputs = {name: one for name, one in inputs.items() if name == "u" or f"({name}" in pair or f", {name})" in pair}
     curvature = torch.autograd.functional.hessian(lambda s: model.score(**inputs, s=s).sum(), torch.zeros_like(u))
     for b in range(2):
         matrix = -curvature[b, :, :, b].reshape(6, 6)
