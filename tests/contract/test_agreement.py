@@ -188,7 +188,7 @@ def test_losses(using: str, family: str) -> None:
     @some(25)
     @given(case=FAMILIES[family])
     def run(case: Case) -> None:
-        case = Case(**{**case.__dict__, "evidence": {}})
+        case = replace(case, evidence={})
         if not serves(case, using):
             return
         references = examples(case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_gradients_are_numbers(using: str, family: str) -> None:
         posterior = case.infer(using)
         for kind in sorted(set(DIFFERENTIABLE) & exact_queries(using)):
             check_gradients(weighted_sum(numbers_of(posterior.ask(kind, count=2).value)), case, kind)
-        question = Question(case, posterior, examples(Case(**{**case.__dict__, "inputs": detached(case)})))
+        question = Question(case, posterior, examples(replace(case, inputs=detached(case))))
         gold = question.best_answer()
         for objective in exact_objectives(using):
             if objective == "pseudo_likelihood" and not question.is_full(gold):
@@ -123,7 +124,7 @@ def test_inputs_keep_their_requires_grad(using: str) -> None:
         assert not any(one.requires_grad for one in case.inputs.values()), kind
     text = case.text.replace("param w", "input w")
     inputs = {**case.inputs, "w": torch.randn(2, 3, 3, dtype=torch.float64)}
-    frozen = Case(**{**case.__dict__, "text": text, "inputs": inputs})
+    frozen = replace(case, text=text, inputs=inputs)
     for kind in sorted(set(DIFFERENTIABLE) & exact_queries(using)):
         assert not any(one.requires_grad for one in numbers_of(frozen.infer(using).ask(kind).value)), kind
 
@@ -231,7 +232,7 @@ def test_derivatives_to_second_order(using: str, name: str, kind: str) -> None:
     def function(*tensors: Tensor) -> Tensor:
         given_ = dict(zip([*names, *parameters], tensors, strict=True))
         bound = {f"model.{key}": given_.pop(key) for key in parameters}
-        arguments = Case(**{**case.__dict__, "inputs": {**case.inputs, **given_}}).arguments(using=using)
+        arguments = replace(case, inputs={**case.inputs, **given_}).arguments(using=using)
         return torch.func.functional_call(asked, bound, (kind,), arguments)
 
     leaves = [*(case.inputs[key] for key in names), *parameters.values()]
