@@ -30,14 +30,14 @@ class Status:
 
     def __init__(self, check: Callable[[], tuple[bool, str] | None] | None = None) -> None:
         self._check = check
-        self._further: Callable[[], tuple[bool, str] | None] | None = None
+        self._further: tuple[Callable[[], tuple[bool, str] | None], ...] = ()
         self._seen: tuple[bool, str] | None = None
         self._looked = False
 
     def also(self, check: Callable[[], tuple[bool, str] | None]) -> Status:
-        """This status, and a further check that counts where this one does not find the answer useless."""
+        """This status, and a further check that counts where those before do not find the answer useless."""
         made = Status(self._check)
-        made._further = check
+        made._further = (*self._further, check)
         return made
 
     def __reduce__(self) -> tuple[Callable[[tuple[bool, str] | None], Status], tuple[tuple[bool, str] | None]]:
@@ -53,8 +53,9 @@ class Status:
     def _found(self) -> tuple[bool, str] | None:
         if not self._looked:
             self._seen, self._looked = None if self._check is None else self._check(), True
-            if self._further is not None and not (self._seen and self._seen[0]):
-                self._seen = self._further() or self._seen
+            for further in self._further:
+                if not (self._seen and self._seen[0]):
+                    self._seen = further() or self._seen
         return self._seen
 
     @property

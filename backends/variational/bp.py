@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,12 +46,14 @@ class Passed:
         state: the messages.
         sweeps: how many sweeps were made.
         change: the largest change of a probability in the last one.
+        bound: [B] the least upper bound of log Z that the messages of any sweep give; `None` where they give none.
     """
 
     propagation: Propagation
     state: State
     sweeps: int
     change: Tensor
+    bound: Tensor | None = None
 
 
 class PropagationSession(VariationalSession):
@@ -60,7 +63,7 @@ class PropagationSession(VariationalSession):
         bounds: queries whose answers keep their promise whether or not the messages converge.
     """
 
-    bounds: tuple[str, ...] = ("map",)
+    bounds: tuple[str, ...] = ()
 
     def __init__(self, problem: Problem, grounder: Grounder, selection: Selection) -> None:
         super().__init__(problem, grounder, selection.name)
@@ -69,21 +72,24 @@ class PropagationSession(VariationalSession):
         self.implicit = selection["gradients"] == "implicit"
 
     def status(self, query: Query) -> Status:
-        """Where there is no tolerance, or the answer is a bound, all is well; else the change must be small."""
-        if self.tol == 0 or query.kind in self.bounds:
+        """Whether the messages converged, where there is a tolerance; those of `map` need not.
+
+        A bound holds without that, so that only who reads its status is told.
+        """
+        if self.tol == 0 or query.kind == "map":
             return Status()
-        passed = self.passed(query.kind in ("map", "max_marginals"))
+        passed = self.passed(query.kind == "max_marginals")
 
         def check() -> tuple[bool, str] | None:
-            change = float(passed.change)
-            if change <= self.tol:
+            if float(passed.change) <= self.tol:
                 return None
+            # Without numbers that differ from call to call, so that it warns once.
             return False, (
-                f"`{self.name}` still changes by {change:.1e} after {passed.sweeps} sweeps, and `tol` is {self.tol:g}; "
-                f"raise `steps` or `damping`"
+                f"`{self.name}` still changes by more than `tol: {self.tol:g}` after {passed.sweeps} sweeps; raise "
+                "`steps` or `damping`"
             )
 
-        return Status(check)
+        return Status().also(check) if query.kind in self.bounds else Status(check)
 
     def statistics(self, query: Query) -> Mapping[str, float]:
         """The sweeps that were made, and the largest change of a probability in the last one."""
@@ -117,20 +123,36 @@ class PropagationSession(VariationalSession):
         messages = at_fixed_point(
             lambda state: propagation.run(propagation.state(state), sweep).messages, passed.state.messages
         )
-        return Passed(propagation, propagation.state(messages), passed.sweeps, passed.change)
+        state = propagation.state(messages)
+        bound = self.bound(propagation, state)
+        if bound is not None and passed.bound is not None:
+            bound = bound + (passed.bound - bound.detach()).clamp(max=0)
+        return Passed(propagation, state, passed.sweeps, passed.change, bound)
+
+    def bound(self, propagation: Propagation, state: State) -> Tensor | None:
+        """[B]: the upper bound of log Z that messages give; `None` where they give none."""
+        return None
 
     def _swept(self, propagation: Propagation) -> Passed:
         state, sweep = propagation.state(propagation.start()), self.sweep()
         change = torch.zeros((), device=self.graph.device)
         looks = self.tol > 0 and self.graph.device.type == "cpu"
+        # As long as every sweep changes less than the one before, messages converge, and the last bound is the least.
+        converges, before = looks, math.inf
+        bound = self.bound(propagation, state)
         for number in range(1, self.steps + 1):
             new = propagation.run(state, sweep)
             if looks or number == self.steps:
                 change = propagation.change(state, new)
+            if converges and float(change) > before:
+                converges, bound = False, _least(bound, self.bound(propagation, state))
+            before = float(change) if looks else math.inf
             state = new
-            if looks and float(change) <= self.tol:
-                return Passed(propagation, state, number, change)
-        return Passed(propagation, state, self.steps, change)
+            if not converges or before <= self.tol or number == self.steps:
+                bound = _least(bound, self.bound(propagation, state))
+            if looks and before <= self.tol:
+                return Passed(propagation, state, number, change, bound)
+        return Passed(propagation, state, self.steps, change, bound)
 
     # --------------------------------------------------------------------------------------------------------- answers
 
@@ -203,3 +225,7 @@ class PropagationSession(VariationalSession):
     def _map(self, query: Query) -> Assignment:
         beliefs = self.passed(largest=True).state.beliefs
         return self.answer(self.found({name: belief.argmax(-1) for name, belief in beliefs.items()}))
+
+
+def _least(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return None if one is None or other is None else torch.where(other < one, other, one)

@@ -5,9 +5,8 @@ w m(f -> i).  With all weights 1 this is belief propagation on the factor graph 
 
     m(f -> i) = log sum over the other cells of exp(table + sum of n(j -> f)),    n(j -> f) = b(j) - m(f -> j).
 
-With the weights w of a distribution over spanning trees it is tree-reweighted belief propagation (Wainwright et al.
-2005, eq. 39), in which the table of a pair is divided by its weight; a factor of more cells is a node of its own,
-joined to each of its cells by an edge.
+With the weights w of a distribution over forests of factors it is tree-reweighted belief propagation (Wainwright et
+al. 2005, eq. 39, for pairs), in which each table is divided by its factor's weight.
 
 A label that finds no support among the labels of a factor's other cells is impossible.  Its belief becomes -inf and
 stays it, and the message about it is kept as 0: so no message is ever -inf, and no difference of infinities arises.
@@ -54,7 +53,7 @@ class Propagation:
         schedule: steps over its cells.
         damping: the share of an old message that is kept.
         largest: max-product instead of sum-product.
-        weights: by block: [E, slots] the weight of each message; `None` where all are 1.
+        weights: by block: [E] the weight of each factor's messages; `None` where all are 1.
     """
 
     def __init__(
@@ -75,8 +74,7 @@ class Propagation:
                 if factors.valid is not None:
                     there = factors.valid.reshape(*factors.valid.shape, *([1] * (table.dim() - 2)))
                     table = torch.where(there, table, 0)
-                if table.dim() == 4:
-                    table = table / weights[number][:, 0].reshape(1, -1, 1, 1)
+                table = table / weights[number].reshape(1, -1, *([1] * (table.dim() - 2)))
             self.tables.append(table)
         self.ratios = [None if largest or factors.hard else _ratios(table)
                        for factors, table in zip(potentials.factors, self.tables, strict=True)]  # fmt: skip
@@ -102,16 +100,16 @@ class Propagation:
         for number, factors in enumerate(self.potentials.factors):
             for slot, (name, pick) in enumerate(zip(factors.block.variables, self.schedule.scope(number), strict=True)):
                 message = messages[key(number, slot)]
-                weight = self._weight(number, slot)
+                weight = self._weight(number)
                 index = pick if isinstance(pick, Tensor) else _range(pick, self.graph.device)
                 beliefs[name] = beliefs[name].index_add(1, index, message if weight is None else weight * message)
         return State(messages, beliefs)
 
-    def _weight(self, block: int, slot: int, pick: Pick | None = None) -> Tensor | None:
-        """[1, n, 1]: the weights of messages to a slot."""
+    def _weight(self, block: int, pick: Pick | None = None) -> Tensor | None:
+        """[1, n, 1]: the weights of factors' messages."""
         if self.weights is None:
             return None
-        weight = self.weights[block][:, slot].reshape(1, -1, 1)
+        weight = self.weights[block].reshape(1, -1, 1)
         return weight if pick is None else take(weight, pick)
 
     # --------------------------------------------------------------------------------------------------------- updates
@@ -131,7 +129,7 @@ class Propagation:
                 total = take(self.potentials.unary[name], cells)
                 for entry in step.entries[name]:
                     message = self._message(now, entry)
-                    weight = self._weight(entry.block, entry.slot, entry.elements)
+                    weight = self._weight(entry.block, entry.elements)
                     total = add(total, entry, message if weight is None else weight * message)
                     made.append((entry, message.masked_fill(message.isneginf(), 0) if self.hard else message))
                 scores[name] = total
@@ -153,7 +151,7 @@ class Propagation:
         else:
             cavities = self.cavities(state, entry.block, entry.others, entry.elements)
             table = table if table.shape[1] == 1 else take(table, entry.elements)
-            found = self.collected(entry.block, table, cavities, entry.slot, entry.elements)
+            found = self.collected(table, cavities, entry.slot)
         # The constant of a message is part of its gradient: left in, it would grow from sweep to sweep.
         peak = found.amax(-1, keepdim=True)
         found = found - (peak.masked_fill(peak.isneginf(), 0) if self.hard else peak)
@@ -173,25 +171,23 @@ class Propagation:
         belief = take(state.beliefs[self.potentials.factors[block].block.variables[slot]], cells)
         return belief - (message if elements is None else take(message, elements))
 
-    def collected(
-        self, block: int, table: Tensor, cavities: Sequence[Tensor], slot: int, elements: Pick | None
-    ) -> Tensor:
+    def collected(self, table: Tensor, cavities: Sequence[Tensor], slot: int) -> Tensor:
         """[R, n, labels of the slot]: the sum or the largest of a table and the other slots' cavities."""
-        if len(cavities) == 2:
-            joint = table + _along(cavities[1 - slot], 1 - slot, 2)
-            return self.over(joint, 3 - slot)
-        own = self._weight(block, slot, elements)
         joint = table
         for other, cavity in enumerate(cavities):
             if other != slot:
-                weight = self._weight(block, other, elements)
-                joint = joint + _along(cavity if weight is None else weight * cavity, other, len(cavities))
-        joint = joint.movedim(2 + slot, 2).flatten(3)
-        found = self.over(joint, 3)
-        if own is None:
-            return found
-        # About a label that its belief rules out, it does not matter what a message says, as long as it is a number.
-        return found + (own - 1) * cavities[slot].masked_fill(cavities[slot].isneginf(), 0)
+                joint = joint + _along(cavity, other, len(cavities))
+        if len(cavities) == 2:
+            return self.over(joint, 3 - slot)
+        return self.over(joint.movedim(2 + slot, 2).flatten(3), 3)
+
+    def summed(self, number: int, cavities: Sequence[Tensor], slot: int) -> Tensor:
+        """[R, E, labels of the slot]: as `collected`, for all factors of a block."""
+        ratios, table = self.ratios[number], self.tables[number]
+        if ratios is None:
+            return self.collected(table, cavities, slot)
+        other, largest = cavities[1 - slot], table.detach().amax((2, 3)).unsqueeze(-1)
+        return _products(ratios, other, slot, self.hard) + _finite_peak(other, self.hard) + largest
 
     def over(self, values: Tensor, axis: int) -> Tensor:
         """The log of the sum of exp along an axis, or the largest."""
@@ -257,10 +253,9 @@ def _ratios(table: Tensor) -> Tensor | None:
 
 
 def _products(ratios: Tensor, cavity: Tensor, slot: int, hard: bool) -> Tensor:
-    """[R, n, labels of the slot]: log of the sum over the other slot's labels of ratio times exp(cavity)."""
+    """[R, n, labels of the slot]: log of the sum over the other slot's labels of ratio times exp(cavity - its peak)."""
     matrix = ratios.mT if slot == 0 else ratios
-    peak = cavity.detach().amax(-1, keepdim=True)
-    likely = (cavity - (peak.masked_fill(peak.isneginf(), 0) if hard else peak)).exp()
+    likely = (cavity - _finite_peak(cavity, hard)).exp()
     if ratios.shape[1] == 1:
         total = likely @ (matrix[0, 0] if ratios.shape[0] == 1 else matrix[:, 0])
     else:
@@ -269,6 +264,12 @@ def _products(ratios: Tensor, cavity: Tensor, slot: int, hard: bool) -> Tensor:
         return total.log()
     empty = total == 0
     return torch.where(empty, 1, total).log().masked_fill(empty, float("-inf"))
+
+
+def _finite_peak(cavity: Tensor, hard: bool) -> Tensor:
+    """[R, n, 1]: the largest entries, 0 where none is finite; without gradients."""
+    peak = cavity.detach().amax(-1, keepdim=True)
+    return peak.masked_fill(peak.isneginf(), 0) if hard else peak
 
 
 def _along(values: Tensor, slot: int, slots: int) -> Tensor:

@@ -39,11 +39,11 @@ class Question:
         """The value of a query; its quality is remembered."""
         result = self.posterior.ask(kind, **arguments)
         assert result.status.message
-        # An estimate may say that it is less exact than it was asked to be; what is promised must be kept.
+        # An estimate or a bound may say that it is less exact than it was asked to be; what is promised must be kept.
         # A search may say that it found nothing, where it gives no answer.
         assert (
             result.status.ok
-            or (result.quality is Quality.ESTIMATE and "raise" in result.status.message)
+            or (result.quality in (Quality.ESTIMATE, Quality.UPPER) and "raise" in result.status.message)
             or (result.quality is Quality.LOWER and "forbidden" in result.status.message and self._gives_up(result))
         )
         self.quality = result.quality

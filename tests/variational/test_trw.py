@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from energyml.backends.variational.spanning import uniform_arcs
+from energyml.backends.variational.spanning import forest_parents, uniform_arcs
 from tests.variational.graphs import (
     CHAIN,
     GRAPH,
@@ -19,6 +20,7 @@ from tests.variational.graphs import (
     grid,
     random_graph,
     random_tree,
+    real,
     triples,
 )
 
@@ -84,6 +86,79 @@ def test_every_sweep_gives_an_upper_bound(name: str, steps: int) -> None:
         for damping in (0, 0.5):
             bound = model.infer(using=f"trw({steps}, damping: {damping}, tol: 0)", **inputs).log_partition
             assert (bound >= exact - 1e-9 * (1 + exact.abs())).all()
+
+
+ALL_TRIPLES = """\
+labels Tag = {A, B}
+dim N = 6, E = 20
+input u : real[N, Tag]
+input link : edge(N, N, N)[E]
+input v : real[E, a: Tag, b: Tag, c: Tag]
+output y : Tag[N]
+factor node [n in N] (y[n]) = u[n]
+factor arc [e = (i, j, k) in link] (a: y[i], b: y[j], c: y[k]) = v[e]
+"""
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 10.0])
+def test_factors_of_three_cells_that_overlap_have_a_bound_that_no_sweep_loosens(scale: float) -> None:
+    model = compiled(ALL_TRIPLES)
+    link = torch.tensor([list(itertools.combinations(range(6), 3))]).expand(4, 20, 3)
+    inputs = {"u": real(0, 4, 6, 2, scale=scale), "link": link, "v": real(1, 4, 20, 2, 2, 2, scale=scale)}
+    exact = model.infer(using="exact", **inputs).log_partition
+    ceiling = inputs["u"].logsumexp(-1).sum(-1) + inputs["v"].flatten(2).amax(-1).sum(-1)
+    before = ceiling
+    for steps in (1, 2, 3, 10, 50, 200):
+        bound = model.infer(using=f"trw({steps}, tol: 0)", **inputs).log_partition
+        assert (bound >= exact - 1e-9).all()
+        assert (bound <= before + 1e-9).all()
+        before = bound
+
+
+@pytest.mark.parametrize(("text", "make"), [(GRID, grid), (GRAPH, random_graph), (TRIPLES, triples)])
+def test_messages_that_swing_keep_the_least_bound(text: str, make: Any) -> None:
+    model, inputs = compiled(text), make(1, scale=100.0)
+    before = torch.full((4,), torch.inf, dtype=torch.float64)
+    for steps in (1, 2, 3, 4, 6, 8, 16):
+        bound = model.infer(using=f"trw({steps}, tol: 0, schedule: parallel)", **inputs).log_partition
+        assert (bound <= before).all()
+        before = bound
+
+
+def test_a_bound_whose_messages_did_not_converge_says_so_where_its_status_is_read() -> None:
+    posterior = compiled(GRID).infer(using="trw(2)", **grid(scale=4.0))
+    status = posterior.ask("log_partition").status
+    assert not status.ok and "raise `steps` or `damping`" in status.message
+    _ = posterior.log_partition  # it holds, so that nothing warns
+
+
+def test_forests_of_factors() -> None:
+    """Every factor in some forest; in each forest fewer children than cells, and one parent for each child."""
+    triples_, pairs = np.array(list(itertools.combinations(range(5), 3))), np.array([[0, 1], [3, 4], [5, 6]])
+    parents = forest_parents([triples_, pairs], 7)
+    roots = np.ones(7)
+    for scope, one in zip((triples_, pairs), parents, strict=True):
+        assert (one.sum(1) > 0).all() and (one.sum(1) <= 1 + 1e-12).all()
+        np.subtract.at(roots, scope, one.sum(1, keepdims=True) - one)
+    assert (roots >= -1e-12).all() and roots[5:].sum() == pytest.approx(1)
+    np.testing.assert_allclose(parents[1][2], [1, 0], atol=1e-12)
+    hypertree = [np.array([[0, 1, 2], [2, 3, 4]]), np.array([[4, 5]])]
+    for one in forest_parents(hypertree, 6):
+        np.testing.assert_array_equal(one.sum(1), 1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_forests_of_factors_of_three_cells_are_exact(scale: float) -> None:
+    text = ALL_TRIPLES.replace("dim N = 6, E = 20", "dim N, E")
+    model, link = (
+        compiled(text),
+        torch.tensor([[[0, 2, 1], [4, 3, 2], [6, 5, 0]], [[0, 1, 2], [2, 3, 4], [-1, -1, -1]]]),
+    )
+    inputs = {"u": real(0, 2, 7, 2, scale=scale), "link": link, "v": real(1, 2, 3, 2, 2, 2, scale=scale)}
+    found, exact = model.infer(using="trw", **inputs), model.infer(using="exact", **inputs)
+    torch.testing.assert_close(found.log_partition, exact.log_partition)
+    torch.testing.assert_close(found.marginals["y"], exact.marginals["y"])
+    torch.testing.assert_close(found.factor_marginals["arc"], exact.factor_marginals["arc"])
 
 
 @pytest.mark.parametrize("name", ["chain", "trees"])
