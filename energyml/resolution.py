@@ -66,17 +66,18 @@ def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
     )
 
 
-def outside(problem: Problem, session: Session, query: Query, value: Any) -> tuple[bool, str] | None:
+def outside(problem: Problem, session: Session, query: Query, value: Any, exact: bool) -> tuple[bool, str] | None:
     """A failing status where a finite score became infinite because its type does not hold it, else `None`.
 
     Args:
         problem: the batch.
-        session: answers exactly.
+        session: answers the query.
         query: one of `SCORED`.
         value: its answer.
+        exact: whether the answer is exact, so that the same query in double precision tells which -inf are true.
 
-    Cost: a look at the answer; where it holds infinities and the tables hold such scores, the same query in double
-    precision.  The host reads numbers.
+    Cost: a look at the answer; where it holds infinities and the tables hold such scores, and it is exact, the same
+    query in double precision.  The host reads numbers.
     """
     rounded = _scores(value)
     if not any(bool(one.isinf().any()) for one in rounded):
@@ -86,9 +87,9 @@ def outside(problem: Problem, session: Session, query: Query, value: Any) -> tup
         with torch.no_grad():
             if _sum_of_largest(*_finite(problem)) <= torch.finfo(dtype).max / 2:
                 return None
-            if dtype is not torch.float64:
-                exact = _scores(session.ask(replace(query, wide=True)).value)
-                pairs = zip(exact, rounded, strict=True)
+            if exact and dtype is not torch.float64:
+                wide = _scores(session.ask(replace(query, wide=True)).value)
+                pairs = zip(wide, rounded, strict=True)
                 if not any(bool((one.isfinite() & other.isinf()).any()) for one, other in pairs):
                     return None
     name = str(dtype).removeprefix("torch.")

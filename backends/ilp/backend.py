@@ -56,6 +56,8 @@ class Found:
 class ProgramSession(GroundedSession):
     """One batch; its programs are solved once."""
 
+    proves = True
+
     def __init__(self, problem: Problem, grounder: Grounder, selection: Selection) -> None:
         super().__init__(problem, grounder, selection.name)
         self.seconds, self.limit = float(selection["seconds"]), int(selection["limit"])
@@ -67,7 +69,7 @@ class ProgramSession(GroundedSession):
         quality = Quality.EXACT if is_proven and query.kind == "map" else Quality.LOWER
         return Result(result.value, quality if query.kind == "map" else Quality.UPPER, result.status, result.statistics)
 
-    def status(self, query: Query) -> Status:
+    def status(self, query: Query, value: Any) -> Status:
         """Whether the time was enough for every example."""
         solved, size = self.solved, self.graph.batch.size
         if solved.proven == size or query.kind != "map":

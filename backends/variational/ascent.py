@@ -7,8 +7,9 @@ For q(y) = prod_i q_i(y_i), log Z >= E_q[score] + H(q).  The best q_i for given 
 which for a chain is eq. 6 of Shevchenko & Osokin 2019.
 
 What is forbidden outright (a table entry of -inf) leaves no slope to follow: the bound is -inf as long as q gives it
-any mass.  During the sweeps such an entry counts as a finite penalty, larger than any difference of scores in its
-example; `Ascent.repaired` then takes away what mass is left on it.
+any mass.  There are two ways around it.  During the sweeps of `Ascent.run` such an entry counts as a finite penalty,
+larger than any difference of scores in its example; `Ascent.repaired` then takes away what mass is left on it.
+`Ascent.within` starts from a product that gives it no mass, and keeps it so.
 """
 
 from __future__ import annotations
@@ -111,6 +112,14 @@ class Ascent:
             return message
         return torch.where(take(factors.valid, entry.elements).unsqueeze(-1), message, 0)
 
+    def constrained(self) -> Tensor:
+        """[B]: whether some table of an example forbids a combination."""
+        found = torch.zeros(self.graph.batch.size, device=self.graph.device, dtype=self.graph.dtype)
+        for factors, forbidden in zip(self.potentials.factors, self.forbidden, strict=True):
+            if forbidden is not None and forbidden.numel():
+                found = torch.maximum(found, self.graph.largest_of_factors(factors, forbidden.flatten(2).amax(-1)))
+        return found > 0
+
     def _penalties(self) -> Tensor:
         """[B, 1], or [B] in a union: what a forbidden combination costs, more than any difference of scores."""
         graph = self.graph
@@ -154,13 +163,22 @@ class Ascent:
             mass, _ = self.weighed(q, name, everything)
             left = one.masked_fill((one < SMALL * one.amax(-1, keepdim=True)) & (mass > 0), 0)
             trimmed[name] = left / left.sum(-1, keepdim=True)
-        q = trimmed
-        for step in self.schedule.sweeps(1):
+        return self.within(trimmed, self.schedule.sweeps(1))
+
+    def within(self, q: Product, steps: Sequence[Step]) -> Product:
+        """A product updated step by step, in which each cell keeps the labels that meet the least forbidden mass.
+
+        Where q gives forbidden combinations no mass, this is coordinate ascent among such products: the bound never
+        falls.
+        """
+        for step in steps:
             new = {}
             for name in step.cells:
                 mass, scores = self.weighed(q, name, step)
                 least = mass.amin(-1, keepdim=True)
-                new[name] = scores.masked_fill(mass > least + torch.finfo(mass.dtype).eps, float("-inf")).softmax(-1)
+                # Where a label meets none, another may meet none either; sums of some are rounded.
+                most = torch.where(least > 0, least + torch.finfo(mass.dtype).eps, 0)
+                new[name] = scores.masked_fill(mass > most, float("-inf")).softmax(-1)
             q = {name: put(one, step.cells[name], new[name], False) if name in new else one for name, one in q.items()}
         return q
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,25 +72,29 @@ class PropagationSession(VariationalSession):
         self.order, self.damping = str(selection["schedule"]), float(selection["damping"])
         self.implicit = selection["gradients"] == "implicit"
 
-    def status(self, query: Query) -> Status:
+    def status(self, query: Query, value: Any) -> Status:
         """Whether the messages converged, where there is a tolerance; those of `map` need not.
 
         A bound holds without that, so that only who reads its status is told.
         """
-        if self.tol == 0 or query.kind == "map":
+        if query.kind == "map":
             return Status()
+        if query.kind == "log_prob":
+            return Status(lambda: self._unsettled(query) or self.improbable(value))
+        if query.kind in self.bounds:
+            return Status().also(lambda: self._unsettled(query))
+        return Status(lambda: self._unsettled(query)) if self.tol > 0 else Status()
+
+    def _unsettled(self, query: Query) -> tuple[bool, str] | None:
+        """A status where messages still change."""
         passed = self.passed(query.kind == "max_marginals")
-
-        def check() -> tuple[bool, str] | None:
-            if float(passed.change) <= self.tol:
-                return None
-            # Without numbers that differ from call to call, so that it warns once.
-            return False, (
-                f"`{self.name}` still changes by more than `tol: {self.tol:g}` after {passed.sweeps} sweeps; raise "
-                "`steps` or `damping`"
-            )
-
-        return Status().also(check) if query.kind in self.bounds else Status(check)
+        if self.tol == 0 or float(passed.change) <= self.tol:
+            return None
+        # Without numbers that differ from call to call, so that it warns once.
+        return False, (
+            f"`{self.name}` still changes by more than `tol: {self.tol:g}` after {passed.sweeps} sweeps; raise `steps` "
+            "or `damping`"
+        )
 
     def statistics(self, query: Query) -> Mapping[str, float]:
         """The sweeps that were made, and the largest change of a probability in the last one."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backends.variational.ascent import Ascent
+from energyml.backends.variational.ascent import Ascent, Product
 from energyml.backends.variational.propagation import Propagation
 from energyml.backends.variational.schedule import put, take
 
@@ -67,6 +67,35 @@ def searched(ascent: Ascent, starts: Sequence[Callable[[], Mapping[str, Tensor]]
         if graph.device.type == "cpu" and not bool((best.isneginf() & ~ascent.potentials.impossible).any()):
             break
     return found
+
+
+def feasible(ascent: Ascent, q: Product, sweeps: int) -> Product:
+    """A product without forbidden mass: for each example the one with the better bound of two.
+
+    One is near q, with the forbidden mass taken away.  The other starts from an answer that is allowed, with certainty,
+    so that its bound is at least the score of that answer.  Where no such answer is found, neither bound is finite.
+    Examples without constraints keep q as it is.
+
+    Args:
+        ascent: the batch, with sequential updates.
+        q: where the first starts.
+        sweeps: of the second.
+    """
+    near = ascent.repaired(q)
+    with torch.no_grad():
+        labels = searched(ascent, [lambda: likeliest(ascent), lambda: {name: p.argmax(-1) for name, p in near.items()}])
+    start = {name: certain(one, ascent, name) for name, one in labels.items()}
+    other = ascent.within(start, ascent.schedule.sweeps(sweeps))
+    with torch.no_grad():
+        nearer, constrained = ascent.bound(near) > ascent.bound(other), ascent.constrained()
+
+    def rows(name: str, condition: Tensor) -> Tensor:
+        return ascent.graph.rowwise(name, condition).unsqueeze(-1)
+
+    return {
+        name: torch.where(rows(name, constrained), torch.where(rows(name, nearer), near[name], other[name]), one)
+        for name, one in q.items()
+    }
 
 
 def certain(labels: Tensor, ascent: Ascent, name: str) -> Tensor:

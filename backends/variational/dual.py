@@ -62,7 +62,7 @@ class DualSession(GroundedSession):
         super().__init__(problem, grounder, selection.name)
         self.steps, self.tol, self.order = int(selection["steps"]), float(selection["tol"]), str(selection["schedule"])
 
-    def status(self, query: Query) -> Status:
+    def status(self, query: Query, value: Any) -> Status:
         """A bound and an answer's own score keep their promise, converged or not."""
         return Status()
 

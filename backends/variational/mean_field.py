@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,11 +12,11 @@ from torch import Tensor
 from energyml.backend import Backend, Evidence, Problem, Session
 from energyml.backends.logspace import entropy_terms
 from energyml.backends.variational.ascent import Ascent, Product
-from energyml.backends.variational.decoding import certain, likeliest, searched
+from energyml.backends.variational.decoding import feasible
 from energyml.backends.variational.factors import Grounder, Potentials, detached
 from energyml.backends.variational.implicit import at_fixed_point
 from energyml.backends.variational.schedule import take
-from energyml.backends.variational.session import VariationalSession
+from energyml.backends.variational.session import VISIBLE, VariationalSession
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.cards.card import Selection
 from energyml.ir.graph import Graph
@@ -58,22 +59,42 @@ class MeanFieldSession(VariationalSession):
         self.uniform = selection["start"] == "uniform"
         self.implicit = selection["gradients"] == "implicit"
 
-    def status(self, query: Query) -> Status:
-        """Where there is no tolerance, or the answer is a bound, all is well."""
-        if self.tol == 0 or query.kind in ("map", "log_partition"):
+    def status(self, query: Query, value: Any) -> Status:
+        """Whether the updates converged, where there is a tolerance and the answer needs it; and the bound's height.
+
+        The bound holds in any case, so that only who reads a status is told how low it is.
+        """
+        if query.kind == "map":
             return Status()
+        if query.kind == "log_prob":
+            return Status(lambda: self._unsettled() or self.improbable(value))
+        if self.tol == 0 or query.kind == "log_partition":
+            return Status().also(self._low)
+        return Status(self._unsettled).also(self._low)
+
+    def _unsettled(self) -> tuple[bool, str] | None:
+        """A status where updates still change the product."""
         found = self._product()
+        if self.tol == 0 or float(found.ascent.residual(found.q)) <= self.tol:
+            return None
+        # Without numbers that differ from call to call, so that it warns once.
+        return False, (
+            f"`mean_field` still changes by more than `tol: {self.tol:g}` after {found.sweeps} sweeps; raise `steps`, "
+            "or `damping` if the schedule is parallel"
+        )
 
-        def check() -> tuple[bool, str] | None:
-            change = float(found.ascent.residual(found.q))
-            if change <= self.tol:
-                return None
-            return False, (
-                f"`mean_field` still changes by {change:.1e} after {found.sweeps} sweeps, and `tol` is {self.tol:g}; "
-                "raise `steps`, or `damping` if the schedule is parallel"
-            )
-
-        return Status(check)
+    def _low(self) -> tuple[bool, str] | None:
+        """A status where the bound of log Z is below the score of an answer that is found cell by cell."""
+        with torch.no_grad():
+            bound, best = self._log_partition(Query("log_partition")), self._map(Query("map")).score
+            low = best - bound > VISIBLE * (1 + best.abs())
+        if not bool((low & ~best.isneginf()).any()):
+            return None
+        return False, (
+            f"`mean_field` ended far from the optimum for {int(low.sum())} of {len(low)} examples: its bound of log Z "
+            "is below the score of an answer; likely (a) cells that depend strongly on each other: raise `steps`, or "
+            "try `start: uniform` or another `schedule`, (b) large negative scores for what is forbidden: write -inf"
+        )
 
     def statistics(self, query: Query) -> Mapping[str, float]:
         """The sweeps that were made, and the largest change that one more would make."""
@@ -100,7 +121,7 @@ class MeanFieldSession(VariationalSession):
         else:
             q, sweeps = self._ascended(ascent, q)
         if ascent.hard:
-            q = self._feasible(Ascent(self.graph, potentials, self.schedule("sequential")), q)
+            q = feasible(Ascent(self.graph, potentials, self.schedule("sequential")), q, self.steps)
         return Found(ascent, q, sweeps)
 
     def _ascended(self, ascent: Ascent, q: Product) -> tuple[Product, int]:
@@ -114,20 +135,6 @@ class MeanFieldSession(VariationalSession):
             if looks and sweeps < self.steps and float(ascent.residual(q)) <= self.tol:
                 break
         return q, sweeps
-
-    def _feasible(self, ascent: Ascent, q: Product) -> Product:
-        """A product without forbidden mass; where the repair finds none, the best labels near it, with certainty."""
-        q = ascent.repaired(q)
-        with torch.no_grad():
-            bad = ascent.bound(q).isneginf() & ~ascent.potentials.impossible
-            if self.graph.device.type == "cpu" and not bool(bad.any()):
-                return q
-            near = {name: one.argmax(-1) for name, one in q.items()}
-            labels = searched(ascent, [lambda: near, lambda: likeliest(ascent)])
-        return {
-            name: torch.where(self.graph.rowwise(name, bad).unsqueeze(-1), certain(labels[name], ascent, name), p)
-            for name, p in q.items()
-        }
 
     # --------------------------------------------------------------------------------------------------------- answers
 

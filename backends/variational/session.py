@@ -14,7 +14,7 @@ from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.expectations import factored_expectation
 from energyml.backends.logspace import difference
 from energyml.backends.variational.ascent import Ascent, Product
-from energyml.backends.variational.decoding import likeliest, searched
+from energyml.backends.variational.decoding import feasible, likeliest, searched
 from energyml.backends.variational.factors import FactorGraph, Grounder, Potentials, embedded
 from energyml.backends.variational.schedule import Schedule, take
 from energyml.bind.terms import TableTerm
@@ -23,6 +23,8 @@ from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result, Status
 from energyml.transforms import seen
 
+# A difference of two scores of this share of their size is no rounding.
+VISIBLE = 1e-4
 # Sweeps of the product that bounds the score of an answer whose latents are summed out.
 LATENT_SWEEPS = 10
 
@@ -34,7 +36,12 @@ class GroundedSession(Session):
         problem: the batch.
         grounder: finds its structure.
         name: the backend, for refusals.
+
+    Attributes:
+        proves: whether it knows that there is no answer where it finds none.
     """
+
+    proves = False
 
     def __init__(self, problem: Problem, grounder: Grounder, name: str) -> None:
         self.problem, self.grounder, self.name = problem, grounder, name
@@ -53,10 +60,23 @@ class GroundedSession(Session):
         if handler is None:
             raise QueryRefused(f"`{self.name}` does not answer `{query.kind}`")
         value = handler(query)
-        return Result(value, status=self.status(query), statistics=self.statistics(query))
+        status = self.status(query, value)
+        if isinstance(value, Assignment) and not self.proves:
+            status = status.also(lambda: self._forbidden(value))
+        return Result(value, status=status, statistics=self.statistics(query))
+
+    def _forbidden(self, answer: Assignment) -> tuple[bool, str] | None:
+        """A failing status where scores [..., B] are those of no answer, though evidence leaves every cell a label."""
+        lost = (answer.score.isneginf() & ~self.potentials.impossible).reshape(-1, self.graph.batch.size).any(0)
+        if not bool(lost.any()):
+            return None
+        return False, (
+            f"`{self.name}` found only forbidden answers for {int(lost.sum())} of {len(lost)} examples: either none is "
+            "allowed, or its search missed them; ask a backend that follows all constraints, such as `exact` or `ilp`"
+        )
 
     @abstractmethod
-    def status(self, query: Query) -> Status:
+    def status(self, query: Query, value: Any) -> Status:
         """How the computation behind an answer ended."""
 
     @abstractmethod
@@ -111,7 +131,7 @@ class GroundedSession(Session):
         potentials = self.graph.potentials(self.problem.known(outputs))
         ascent = Ascent(self.graph, potentials, self.schedule("sequential"))
         q = ascent.run(ascent.start(False), ascent.schedule.sweeps(LATENT_SWEEPS))
-        return ascent.bound(ascent.repaired(q) if ascent.hard else q)
+        return ascent.bound(feasible(ascent, q, LATENT_SWEEPS) if ascent.hard else q)
 
 
 class VariationalSession(GroundedSession):
@@ -128,6 +148,20 @@ class VariationalSession(GroundedSession):
     @abstractmethod
     def factor_probabilities(self, number: int) -> Tensor:
         """[R, E, *labels]: of the factors of a block."""
+
+    def improbable(self, value: Tensor) -> tuple[bool, str] | None:
+        """A status where log-probabilities [B] are above 0; `None` also where nothing can be looked at."""
+        if not seen(value):
+            return None
+        size = self._log_partition(Query("log_partition")).detach().abs()
+        if not bool((value.detach() > VISIBLE * (1 + size)).any()):
+            return None
+        # Without numbers that differ from call to call, so that it warns once.
+        return False, (
+            f"`{self.name}` gives an answer a probability above 1, and so a negative loss: its log Z is below that "
+            "answer's score, which means that sweeps ended far from the optimum; raise `steps`, write -inf for what "
+            "is forbidden, or ask another backend, such as `exact` or `trw`"
+        )
 
     def _log_partition(self, query: Query) -> Tensor:
         value: Tensor = self.once("log_z", lambda: self.log_z(self.problem.evidence))

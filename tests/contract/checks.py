@@ -45,6 +45,7 @@ class Question:
             result.status.ok
             or (result.quality in (Quality.ESTIMATE, Quality.UPPER) and "raise" in result.status.message)
             or (result.quality is Quality.LOWER and "forbidden" in result.status.message and self._gives_up(result))
+            or (kind == "log_partition" and "is below the score of an answer" in result.status.message)
         )
         self.quality = result.quality
         self.qualities[kind] = result.quality
@@ -265,10 +266,12 @@ def sample(q: Question) -> None:
 def entropy(q: Question) -> None:
     found = q.ask("entropy")
     q.probabilities(found, [e.entropy for e in q.examples])
-    assert (values(found) >= -10 * q.probability_error).all()
+    # A model without any score of its own answers in torch's default type.
+    error = 10 * (q.probability_error if found.dtype == q.case.dtype else max(q.probability_error, 2e-5))
+    assert (values(found) >= -error).all()
     first = q.examples[0]
     most = sum(np.prod(first.shape(name)) * np.log(first.counts[name]) for name in q.outputs)
-    assert (values(found) <= most + 10 * q.probability_error).all()
+    assert (values(found) <= most + error).all()
 
 
 def log_prob(q: Question) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor
@@ -170,6 +172,78 @@ def test_constraints_leave_a_finite_bound_and_answers_that_keep_them(scale: floa
     assert posterior.sample(3, generator=torch.Generator().manual_seed(0)).score.isfinite().all()
     joint = posterior.factor_marginals["y.pair"]
     assert not joint[..., 0, 2].any(), "no product gives `I` after `O` any probability"
+
+
+def tagged(seed: int, batch: int, size: int) -> dict[str, Tensor]:
+    """Scores of a trained tagger's kind: most cells like one label of an allowed answer, some a forbidden one."""
+    generator = torch.Generator().manual_seed(seed)
+    gold = torch.zeros(batch, size, dtype=torch.long)
+    for t in range(size):
+        drawn = torch.randint(0, 3, (batch,), generator=generator)
+        gold[:, t] = torch.where((drawn == 2) & (gold[:, t - 1] == 0 if t else drawn >= 0), 0, drawn)
+    u = torch.randn(batch, size, 3, generator=generator, dtype=torch.float64)
+    return {"u": u + 4 * torch.nn.functional.one_hot(gold, 3), "w": real(seed + 1, 1, 3, 3).expand(batch, 3, 3)}
+
+
+@pytest.mark.parametrize("more", ["", ", start: uniform", ", schedule: parallel", ", gradients: implicit"])
+def test_a_scheme_does_not_make_the_product_collapse(more: str) -> None:
+    """Near the exact bound, above the score of the best answer, and as good at the labels as the exact marginals."""
+    model, inputs = compiled(SCHEME.replace("param w", "input w")), tagged(0, 100, 12)
+    found, exact = model.infer(using=f"mean_field(10{more})", **inputs), model.infer(using="exact", **inputs)
+    best = exact.map()
+    assert (found.log_partition <= exact.log_partition + 1e-9).all()
+    assert (found.log_partition >= best.score - 1e-9).all()
+    assert (exact.log_partition - found.log_partition).mean() < 0.1 * (exact.log_partition - best.score).mean() + 0.5
+    agree = (found.marginals["y"].argmax(-1) == exact.marginals["y"].argmax(-1)).double().mean()
+    assert agree > 0.97
+    assert found.ask("log_partition").status.ok
+    assert (model.loss(objective="nll", using="mean_field", reduction="none", y=best["y"], **inputs) >= 0).all()
+
+
+def test_examples_without_constraints_are_not_touched_by_those_of_others() -> None:
+    """A table of -inf in one example leaves the product of the other as it is alone, to the last bit."""
+    model, inputs = compiled(CHAIN), chain(batch=2)
+    alone = model.infer(using="mean_field", **{name: one[1:] for name, one in inputs.items()})
+    inputs["w"] = inputs["w"].clone()
+    inputs["w"][0, 0, 1] = float("-inf")
+    together = model.infer(using="mean_field", **inputs)
+    assert torch.equal(together.marginals["y"][1], alone.marginals["y"][0])
+    torch.testing.assert_close(together.log_partition[1], alone.log_partition[0], rtol=1e-15, atol=0)
+
+
+def test_a_bound_below_a_known_answer_is_said() -> None:
+    """Large negative scores in place of -inf: the sweeps that the paper has end far from the optimum."""
+    model, inputs = compiled(CHAIN), tagged(0, 20, 12)
+    inputs["w"] = inputs["w"].clone()
+    inputs["w"][:, 0, 2] = -1e4
+    posterior = model.infer(using="mean_field", **inputs)
+    best = posterior.ask("map").value
+    low = best.score - posterior.log_partition > 1
+    assert low.any()
+    for kind in ("log_partition", "marginals", "entropy"):
+        status = posterior.ask(kind).status
+        assert not status.ok and "write -inf" in status.message and "raise `steps`" in status.message
+    with pytest.warns(UserWarning, match="a negative loss"):
+        losses = model.loss(objective="nll", using="mean_field", reduction="none", y=best["y"], **inputs)
+    assert (losses[low] < 0).all()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for scale in (1.0, 1.1, 1.2):
+            given = {**inputs, "u": inputs["u"] * scale}
+            model.loss(objective="nll", using="mean_field", y=best["y"], **given)
+    assert len(caught) == 1, "the same words warn once"
+
+
+def test_an_answer_that_was_not_found_is_said() -> None:
+    text = "labels Tag = {A, B}\ndim N, E\ninput e : edge(N, N)[E]\noutput y : Tag[N]\n"
+    model = compiled(text + "forbid [k = (i, j) in e] y[i] = y[j]\n")
+    triangle = torch.tensor([[[0, 1], [1, 2], [2, 0]]])
+    for using in ("mean_field", "bp", "trw", "dual"):
+        result = model.infer(e=triangle, using=using, lengths={"N": torch.tensor([3])}).ask("map")
+        assert result.value.score.isneginf().all()
+        assert not result.status.ok and "only forbidden answers" in result.status.message
+    exact = model.infer(e=triangle, using="ilp", lengths={"N": torch.tensor([3])}).ask("map")
+    assert exact.value.score.isneginf().all() and exact.status.ok
 
 
 def test_two_labels_that_must_differ() -> None:
