@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.bind.batch import HALF, accumulated
+from energyml.bind.batch import HALF, accumulated, full_precision
 from energyml.queries import Query
 from energyml.result import Assignment
 from energyml.transforms import numbers, seen
 
-__all__ = ["HALF", "accumulated", "cancels", "large", "rounded", "widened"]
+__all__ = ["HALF", "accumulated", "cancels", "full_precision", "large", "rounded", "widened"]
 
 # Sums up to this are rounded by 4e-6 at most in single precision.
 LARGEST_SUM = 64.0

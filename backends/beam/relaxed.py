@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from energyml.backends.precision import full_precision
 from energyml.bind.steps import State, Steps
 
 _NINF = float("-inf")
@@ -72,7 +73,8 @@ def continuous_top_k(scores: Tensor, width: int, alpha: float) -> Selected:
     else:
         peak = torch.where(alive, best, finite.amax(1, keepdim=True).detach())
         weights = torch.softmax((finite.unsqueeze(1) - peak.unsqueeze(2)).square() * -alpha, 2)
-    score = (weights @ finite.unsqueeze(2)).squeeze(2).masked_fill(~alive, _NINF)
+    with full_precision(scores.device):
+        score = (weights @ finite.unsqueeze(2)).squeeze(2).masked_fill(~alive, _NINF)
     placed, there = weights.unflatten(2, (rows, count)), alive.unsqueeze(2)
     labels, pointers = (placed.sum(2) * there).to(scores.dtype), (placed.sum(3) * there).to(scores.dtype)
     return Selected(labels, pointers, score.to(scores.dtype), index // count, index % count)
@@ -136,9 +138,10 @@ class RelaxedBeam:
         share once for all costs.
         """
         share, found = self._share(), []
-        for step in reversed(self.choices):
-            found.append((share.unsqueeze(1) @ step.labels).squeeze(1))
-            share = (share.unsqueeze(1) @ step.pointers).squeeze(1)
+        with full_precision(share.device):
+            for step in reversed(self.choices):
+                found.append((share.unsqueeze(1) @ step.labels).squeeze(1))
+                share = (share.unsqueeze(1) @ step.pointers).squeeze(1)
         labels = F.pad(torch.stack(found[::-1], 1), (0, 0, 0, self.size - len(found)))
         if self.filler is not None and len(found) < self.size:
             labels[:, len(found) :, self.filler] = share.sum(1, keepdim=True).detach()

@@ -8,7 +8,6 @@ the recursion that autograd records, and so does compiled code, which fuses its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from energyml.backends.exact.scan import cut
 from energyml.backends.exact.threads import for_small_steps
 from energyml.backends.exact.unscaled import LogSpace, cleared, taped_log_partition
 from energyml.backends.logspace import softmax, tracked_logsumexp
+from energyml.backends.precision import full_precision
 from energyml.transforms import compiling, followed
 
 Run = Paired | Scaled | LogSpace
@@ -66,7 +66,7 @@ def marginals(scores: Tensor, steps: Tensor, exists: Tensor | None, pairs: bool)
         apart = steps.expand(batch, size - 1, labels, labels)
         found = entered(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, pairs, Kept())
         return found[0], found[1] if pairs else None
-    with _full_precision(scores.device), for_small_steps(scores):
+    with full_precision(scores.device), for_small_steps(scores):
         run = _run(scores, steps, exists)
         by_cell, by_pair = run.moments(run.log_z.new_ones(batch), pairs, each=True)
     return by_cell.to(scores.dtype), None if by_pair is None else by_pair.to(scores.dtype)
@@ -81,7 +81,7 @@ def beginnings(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Te
     if scores.shape[1] < 2:
         count = None if exists is None else exists.sum(1)
         return scores, log_partition(Potentials(scores, steps, count))
-    with _full_precision(scores.device), for_small_steps(scores):
+    with full_precision(scores.device), for_small_steps(scores):
         run = LogSpace(scores, steps, exists) if followed() else _run(scores, steps, exists)
         return run.beginnings(), run.log_z
 
@@ -98,13 +98,6 @@ def log_likelihood(scores: Tensor, steps: Tensor, exists: Tensor | None, labels:
 def _recorded(*tensors: Tensor) -> bool:
     """Whether autograd, forward or backward, or a transform follows what is computed from these."""
     return (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)) or followed()
-
-
-def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """No products in low precision, whatever surrounds this; log space takes none."""
-    if device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        return torch.autocast("cpu", enabled=False)
-    return nullcontext()
 
 
 class Kept:
@@ -135,7 +128,7 @@ def _whole(scores: Tensor) -> bool:
 def _log_z(potentials: Potentials) -> Tensor:
     """[B]: the log-partitions of at least two cells in float64, without gradients; nobody follows."""
     scores, steps = potentials.scores, potentials.steps
-    with _full_precision(scores.device), for_small_steps(scores):
+    with full_precision(scores.device), for_small_steps(scores):
         if scores.device.type == "cpu" and scores.shape[0] and _whole(scores):
             dtype = torch.promote_types(torch.promote_types(scores.dtype, steps.dtype), torch.float32)
             found = forward_log_z(scores.to(dtype), steps.to(dtype), potentials.count)
@@ -150,7 +143,7 @@ class LogPartition(torch.autograd.Function):
     @staticmethod
     def forward(scores: Tensor, steps: Tensor, exists: Tensor | None, kept: Kept) -> Tensor:
         """Compute, and keep what the backward pass needs."""
-        with _full_precision(scores.device), for_small_steps(scores):
+        with full_precision(scores.device), for_small_steps(scores):
             kept.run = _run(scores, steps, exists)
         return kept.run.log_z.to(torch.promote_types(scores.dtype, steps.dtype))
 
@@ -194,7 +187,7 @@ class Moments(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         """Go on from the forward pass, or repeat it when it was used before."""
         run, kept.run = kept.run, None
-        with _full_precision(scores.device), for_small_steps(scores):
+        with full_precision(scores.device), for_small_steps(scores):
             by_cell, by_pair = (run or _run(scores, steps, exists)).moments(weight, pairs)
         by_cell = by_cell.to(scores.dtype)
         return (by_cell,) if by_pair is None else (by_cell, by_pair.to(steps.dtype))
@@ -244,7 +237,7 @@ class Likelihood(torch.autograd.Function):
         """Both sums in float64: their difference may be small."""
         ctx.kept = Kept()
         if any(ctx.needs_input_grad):
-            with _full_precision(scores.device), for_small_steps(scores):
+            with full_precision(scores.device), for_small_steps(scores):
                 ctx.kept.run = _run(scores, steps, exists)
             log_z: Tensor = ctx.kept.run.log_z
         else:

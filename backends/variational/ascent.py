@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.logspace import entropy_terms
+from energyml.backends.precision import full_precision
 from energyml.backends.variational.factors import FactorGraph, Factors, Potentials
 from energyml.backends.variational.schedule import Entry, Pick, Schedule, Step, add, put, take
 
@@ -226,10 +227,7 @@ def contracted(table: Tensor, others: Sequence[Tensor], slot: int) -> Tensor:
         slot: whose labels stay.
     """
     if len(others) == 2:
-        p, matrix = others[1 - slot], table.mT if slot == 0 else table
-        if table.shape[1] == 1:
-            return p @ (matrix[0, 0] if table.shape[0] == 1 else matrix[:, 0])
-        return (p.unsqueeze(-2) @ matrix).squeeze(-2)
+        return times(others[1 - slot], table.mT if slot == 0 else table)
     for other in reversed(range(len(others))):
         if other != slot:
             axis = 2 + other if other < slot else table.dim() - 1
@@ -239,6 +237,14 @@ def contracted(table: Tensor, others: Sequence[Tensor], slot: int) -> Tensor:
             shape[:2], shape[axis] = list(p.shape[:2]), p.shape[2]
             table = (table * p.reshape(shape)).sum(axis)
     return table
+
+
+def times(p: Tensor, matrix: Tensor) -> Tensor:
+    """[R, n, labels]: vectors [R, n, labels] times a matrix [R or 1, n or 1, labels, labels] each."""
+    with full_precision(p.device):
+        if matrix.shape[1] == 1:
+            return p @ (matrix[0, 0] if matrix.shape[0] == 1 else matrix[:, 0])
+        return (p.unsqueeze(-2) @ matrix).squeeze(-2)
 
 
 def is_tracked(tensors: object) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 from energyml.backend import Evidence, Problem
 from energyml.backends.exact.grounding import Sources
 from energyml.backends.exact.plans import Plans
+from energyml.backends.precision import full_precision
 from energyml.backends.variational.skeleton import (
     Block,
     Part,
@@ -372,7 +373,8 @@ def embedded(part: Part, joint: Tensor) -> Tensor:
         size = joint.shape[joint.dim() - slots + axis]
         operands.append(torch.eye(size, device=joint.device, dtype=joint.dtype))
         terms.append(f"{ALPHABET[axis]}{letter}")
-    return torch.einsum(f"{','.join(terms)}->...{fresh}", *operands)
+    with full_precision(joint.device):
+        return torch.einsum(f"{','.join(terms)}->...{fresh}", *operands)
 
 
 def flat_table(term: TableTerm, problem: Problem) -> Tensor:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.logspace import logsumexp
-from energyml.backends.variational.ascent import is_tracked
+from energyml.backends.variational.ascent import is_tracked, times
 from energyml.backends.variational.factors import FactorGraph, Potentials
 from energyml.backends.variational.schedule import Entry, Pick, Schedule, Step, add, put, take
 from energyml.transforms import seen
@@ -254,12 +254,8 @@ def _ratios(table: Tensor) -> Tensor | None:
 
 def _products(ratios: Tensor, cavity: Tensor, slot: int, hard: bool) -> Tensor:
     """[R, n, labels of the slot]: log of the sum over the other slot's labels of ratio times exp(cavity - its peak)."""
-    matrix = ratios.mT if slot == 0 else ratios
     likely = (cavity - _finite_peak(cavity, hard)).exp()
-    if ratios.shape[1] == 1:
-        total = likely @ (matrix[0, 0] if ratios.shape[0] == 1 else matrix[:, 0])
-    else:
-        total = (likely.unsqueeze(-2) @ matrix).squeeze(-2)
+    total = times(likely, ratios.mT if slot == 0 else ratios)
     if not hard:
         return total.log()
     empty = total == 0

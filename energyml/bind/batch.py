@@ -9,8 +9,9 @@ positions where all variables of its scope that run along the dim alone have a c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +24,13 @@ HALF = (torch.float16, torch.bfloat16)
 def accumulated(dtype: torch.dtype) -> torch.dtype:
     """The type that sums are taken in: half precision is too coarse to add up in."""
     return torch.float32 if dtype in HALF else dtype
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """No products in low precision, whatever autocast surrounds this: networks may be coarse, sums are not."""
+    if device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def wide(device: torch.device) -> torch.dtype:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from energyml.bind.batch import Batch
+from energyml.bind.batch import Batch, full_precision
 from energyml.bind.places import owner_of, roomy
 from energyml.bind.tensors import Environment
 from energyml.ir.graph import Range, Term
@@ -61,11 +61,12 @@ class MultilinearForm:
         ]
         if self.counted is not None:
             vectors[0] = torch.where(self.counted.unsqueeze(1).unsqueeze(-1), vectors[0], 0)
-        value = self._expected(self.table, vectors)
-        if self.hard is not None:
-            with torch.no_grad():
-                mass = self._expected(self.hard, vectors)
-            value = value.masked_fill(mass > 0, float("-inf"))
+        with full_precision(self.table.device):
+            value = self._expected(self.table, vectors)
+            if self.hard is not None:
+                with torch.no_grad():
+                    mass = self._expected(self.hard, vectors)
+                value = value.masked_fill(mass > 0, float("-inf"))
         return value
 
     def _expected(self, table: Tensor, vectors: list[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.bind.batch import Along, Batch
+from energyml.bind.batch import Along, Batch, full_precision
 from energyml.bind.places import value_constants
 from energyml.bind.tables import TableTerm
 from energyml.bind.tensors import Environment
@@ -132,9 +132,10 @@ class Window(StepTable):
 def _contracted(p: Tensor, table: Tensor) -> Tensor:
     """[E, n, *rest]: tables [E, 1 or n, C, *rest] averaged over their first label axis by p [E, n, C]."""
     shape = (*p.shape[:2], *table.shape[3:])
-    if table.shape[1] == 1:
-        return (p @ table.squeeze(1).flatten(2)).reshape(shape)
-    return (p.unsqueeze(2) @ table.flatten(3)).reshape(shape)
+    with full_precision(p.device):
+        if table.shape[1] == 1:
+            return (p @ table.squeeze(1).flatten(2)).reshape(shape)
+        return (p.unsqueeze(2) @ table.flatten(3)).reshape(shape)
 
 
 def _with_mass(mean: Tensor, mass: Tensor) -> Tensor:

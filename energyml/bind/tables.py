@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.bind.batch import Batch
+from energyml.bind.batch import HALF, Batch
 from energyml.bind.bound import BoundTerm, Labels, Softened
 from energyml.bind.multilinear import MultilinearForm
 from energyml.bind.places import Frame, constant_exists, counted_dims, positions, roomy, value_constants
@@ -53,6 +53,8 @@ class TableTerm(BoundTerm):
         Entries of elements that do not exist (see `valid`) mean nothing.
         """
         found = self.scaled(env, self.value(env))
+        if found.dtype in HALF:  # of a network under autocast
+            found = found.to(env.batch.dtype)
         self.finite.check(env, found, lambda: self.valid(env.batch))
         return found
 
