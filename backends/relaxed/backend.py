@@ -178,7 +178,10 @@ class RelaxedSession(Session):
         space, grounder = self.space, self.backend.grounder
         rounding = None if grounder is None else self.once("rounding", lambda: Rounding(self.problem, grounder))
         if rounding is not None and self.backend.multilinear and self.selection["round"] == "coordinate":
-            each = [rounding.coordinate(self._copy(p, number)) for number in range(space.copies)]
+            each = [
+                rounding.coordinate(self._copy(p, number), float(self.selection["penalty"]))
+                for number in range(space.copies)
+            ]
             labels = self._together(each)
         else:
             labels = likeliest_labels(p, space)

@@ -19,6 +19,11 @@ from energyml.backends.variational.factors import Grounder
 from energyml.backends.variational.schedule import Schedule, put, take
 from energyml.result import ABSENT
 
+# A constraint that is broken with this probability is likely to be broken.
+LIKELY = 0.5
+# More broken constraints than a cell has; in place of the infinite mass of labels that are out.
+MANY = 1e6
+
 
 def likeliest_labels(p: Mapping[str, Tensor], space: Space) -> dict[str, Tensor]:
     """Labels [R, *dims] with the largest probabilities; -1 where there is no cell."""
@@ -51,11 +56,12 @@ class Rounding:
             self.orders[order] = Ascent(self.graph, self.potentials, kept[key])
         return self.orders[order]
 
-    def coordinate(self, p: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def coordinate(self, p: Mapping[str, Tensor], penalty: float) -> dict[str, Tensor]:
         """Labels [B, *dims] of vectors [B, *dims, labels]: cell after cell the best label, given what the others are.
 
-        Cells that share no factor are rounded together.  What is forbidden counts before all scores.  Cost: one look at
-        every table for each of its cells.
+        Cells that share no factor are rounded together.  Labels that are likely to break a constraint more than others
+        are out; up to that, the probability of what is forbidden costs the penalty, as it does in the relaxed score.
+        Cost: one look at every table for each of its cells.
         """
         ascent = self._ascent("coloured")
         q = {name: self.graph.inward(name, one).clone() for name, one in p.items()}
@@ -64,7 +70,7 @@ class Rounding:
             for name, pick in step.cells.items():
                 mass, scores = ascent.weighed(q, name, step)
                 least = mass.amin(-1, keepdim=True)
-                scores = scores.masked_fill(mass > least + torch.finfo(mass.dtype).eps, float("-inf"))
+                scores = torch.where(mass > least + LIKELY, float("-inf"), scores - penalty * mass.clamp(max=MANY))
                 # Of labels that are equally good, the likeliest: where nothing matters, rounding keeps what was found.
                 best = scores >= scores.amax(-1, keepdim=True)
                 new = take(q[name], pick).masked_fill(~best, -1).argmax(-1)

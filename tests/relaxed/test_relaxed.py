@@ -13,6 +13,7 @@ import energyml as em
 from energyml.backends.relaxed.oracle import share_right, tuned
 from energyml.diagnostics import EnergyError
 from energyml.energy_model import BackendRefused
+from tests.variational.graphs import SCHEME, compiled, tagged
 
 torch.set_num_threads(1)
 
@@ -336,3 +337,14 @@ def test_oracle_tuning_is_at_least_as_good_as_any_setting() -> None:
         tuned(model, u=u)
     with pytest.raises(EnergyError, match="`exact` was asked for"):
         tuned(model, u=u, y=gold, using="exact")
+
+
+@pytest.mark.parametrize("start", ["exact", "mean_field", "unary"])
+def test_small_forbidden_probabilities_do_not_decide_how_labels_are_rounded(start: str) -> None:
+    """Relaxed labels near the best answer are rounded to answers near it, whatever little mass meets a constraint."""
+    model, inputs = compiled(SCHEME), tagged(0, 100, 12)
+    with torch.no_grad():
+        found = model.infer(using=f"relaxed(start: {start})", **inputs).map()
+        best = model.infer(using="exact", **inputs).map()
+    assert ((best.score - found.score) <= 1e-9).double().mean() > 0.8
+    assert (best.score - found.score).mean() < 0.2

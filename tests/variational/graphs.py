@@ -49,6 +49,15 @@ factor one [t in T] (y[t]) = u[t]
 factor two [t in T-3] (a: y[t], b: y[t+3]) = w[t]
 factor three [t in T-2] (a: y[t], b: y[t+1], c: y[t+2]) = v[t]
 """
+SCHEME = """\
+labels Tag = {O, 'B-x', 'I-x'}
+dim T
+input u : real[T, Tag]
+input w : real[from: Tag, to: Tag]
+output y : Tag[T]
+chain y { unary: u, pair: w }
+scheme y bio
+"""
 
 
 def real(seed: int, *shape: int, scale: float = 1.0) -> Tensor:
@@ -64,6 +73,17 @@ def compiled(text: str) -> EnergyModel:
 def chain(seed: int = 0, batch: int = 4, size: int = 6, scale: float = 1.0) -> dict[str, Tensor]:
     """Inputs of `CHAIN`."""
     return {"u": real(seed, batch, size, 3), "w": real(seed + 1, batch, 3, 3, scale=scale)}
+
+
+def tagged(seed: int = 0, batch: int = 4, size: int = 6) -> dict[str, Tensor]:
+    """Inputs of `SCHEME`, as a trained tagger gives them: most cells like one label of an allowed answer."""
+    generator = torch.Generator().manual_seed(seed)
+    gold = torch.zeros(batch, size, dtype=torch.long)
+    for t in range(size):
+        drawn = torch.randint(0, 3, (batch,), generator=generator)
+        gold[:, t] = torch.where((drawn == 2) & (gold[:, t - 1] == 0 if t else drawn >= 0), 0, drawn)
+    u = torch.randn(batch, size, 3, generator=generator, dtype=torch.float64)
+    return {"u": u + 4 * torch.nn.functional.one_hot(gold, 3), "w": real(seed + 1, 1, 3, 3).expand(batch, 3, 3)}
 
 
 def grid(seed: int = 0, batch: int = 4, sizes: tuple[int, int] = (3, 3), scale: float = 1.0) -> dict[str, Tensor]:

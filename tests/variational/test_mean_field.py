@@ -9,7 +9,20 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from tests.variational.graphs import CHAIN, GRAPH, GRID, TRIPLES, chain, compiled, grid, random_graph, real, triples
+from tests.variational.graphs import (
+    CHAIN,
+    GRAPH,
+    GRID,
+    SCHEME,
+    TRIPLES,
+    chain,
+    compiled,
+    grid,
+    random_graph,
+    real,
+    tagged,
+    triples,
+)
 
 torch.set_num_threads(1)
 
@@ -150,20 +163,10 @@ def test_independent_cells_are_exact() -> None:
 
 # --------------------------------------------------------------------------------------------------------- constraints
 
-SCHEME = """\
-labels Tag = {O, 'B-x', 'I-x'}
-dim T
-input u : real[T, Tag]
-output y : Tag[T]
-param w : real[from: Tag, to: Tag]
-chain y { unary: u, pair: w }
-scheme y bio
-"""
-
 
 @pytest.mark.parametrize("scale", [1.0, 5.0, 1e4])
 def test_constraints_leave_a_finite_bound_and_answers_that_keep_them(scale: float) -> None:
-    model = compiled(SCHEME)
+    model = compiled(SCHEME.replace("input w", "param w"))
     u = real(5, 200, 8, 3, scale=scale)
     posterior, exact = model.infer(u=u, using="mean_field"), model.infer(u=u, using="exact")
     assert posterior.log_partition.isfinite().all()
@@ -174,21 +177,10 @@ def test_constraints_leave_a_finite_bound_and_answers_that_keep_them(scale: floa
     assert not joint[..., 0, 2].any(), "no product gives `I` after `O` any probability"
 
 
-def tagged(seed: int, batch: int, size: int) -> dict[str, Tensor]:
-    """Scores of a trained tagger's kind: most cells like one label of an allowed answer, some a forbidden one."""
-    generator = torch.Generator().manual_seed(seed)
-    gold = torch.zeros(batch, size, dtype=torch.long)
-    for t in range(size):
-        drawn = torch.randint(0, 3, (batch,), generator=generator)
-        gold[:, t] = torch.where((drawn == 2) & (gold[:, t - 1] == 0 if t else drawn >= 0), 0, drawn)
-    u = torch.randn(batch, size, 3, generator=generator, dtype=torch.float64)
-    return {"u": u + 4 * torch.nn.functional.one_hot(gold, 3), "w": real(seed + 1, 1, 3, 3).expand(batch, 3, 3)}
-
-
 @pytest.mark.parametrize("more", ["", ", start: uniform", ", schedule: parallel", ", gradients: implicit"])
 def test_a_scheme_does_not_make_the_product_collapse(more: str) -> None:
     """Near the exact bound, above the score of the best answer, and as good at the labels as the exact marginals."""
-    model, inputs = compiled(SCHEME.replace("param w", "input w")), tagged(0, 100, 12)
+    model, inputs = compiled(SCHEME), tagged(0, 100, 12)
     found, exact = model.infer(using=f"mean_field(10{more})", **inputs), model.infer(using="exact", **inputs)
     best = exact.map()
     assert (found.log_partition <= exact.log_partition + 1e-9).all()
@@ -282,7 +274,7 @@ def test_gradients(name: str, gradients: str, kind: str) -> None:
 
 
 def test_constraints_and_certain_labels_have_gradients_without_nan() -> None:
-    model = compiled(SCHEME)
+    model = compiled(SCHEME.replace("input w", "param w"))
     u = real(1, 4, 5, 3).masked_fill(
         torch.rand(4, 5, 3, generator=torch.Generator().manual_seed(0)) < 0.2, float("-inf")
     )
