@@ -173,9 +173,14 @@ class MeanFieldSession(VariationalSession):
         return self.answer(self.found({name: p.argmax(-1) for name, p in self._product().q.items()}))
 
     def _sample(self, query: Query) -> Assignment:
-        """Draws from the product, with their true scores; -1 and -inf for what is no answer."""
+        """Draws from the product, with their true scores; -1 and -inf for what is no answer.
+
+        Where scores left their type, so that the product is no number, the scores of the draws are none either.
+        """
         placed: dict[str, Tensor] = {}
+        lost = torch.zeros_like(self.potentials.impossible)
         for name, p in self._product().q.items():
+            lost = lost | (self.graph.by_example(name, p.isnan().any(-1).to(p.dtype)) > 0)
             total = p.detach().double().cumsum(-1).unsqueeze(2)
             u = torch.rand(
                 (*p.shape[:2], query.count, 1), generator=query.generator, device=p.device, dtype=total.dtype
@@ -189,6 +194,7 @@ class MeanFieldSession(VariationalSession):
         else:
             flat = {name: one.flatten(0, 1) for name, one in placed.items()}
             score = self.problem.score(flat, query.count).reshape(self.graph.batch.size, query.count)
+        score = score.masked_fill(lost.unsqueeze(1), float("nan"))
         score = score.masked_fill(self.potentials.impossible.unsqueeze(1), float("-inf"))
         gone = score.isneginf()
         found = {

@@ -117,6 +117,9 @@ class GroundedSession(Session):
         """
         placed = {name: self.graph.outward(name, one, ABSENT) for name, one in labels.items()}
         score = self.problem.score(placed).masked_fill(self.potentials.impossible, float("-inf"))
+        for name, one in labels.items():  # where scores left their type, labels may be those that evidence rules out
+            out = self.potentials.unary[name].gather(-1, one.unsqueeze(-1)).squeeze(-1).isneginf()
+            score = score.masked_fill(self.graph.by_example(name, out.to(score.dtype)) > 0, float("-inf"))
         found = ~score.isneginf()
         outputs = {name: one for name, one in placed.items() if name not in self.latent}
         if self.latent:

@@ -121,7 +121,7 @@ def test_messages_that_swing_keep_the_least_bound(text: str, make: Any) -> None:
     before = torch.full((4,), torch.inf, dtype=torch.float64)
     for steps in (1, 2, 3, 4, 6, 8, 16):
         bound = model.infer(using=f"trw({steps}, tol: 0, schedule: parallel)", **inputs).log_partition
-        assert (bound <= before).all()
+        assert (bound <= before + 1e-9).all()
         before = bound
 
 
