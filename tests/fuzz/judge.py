@@ -95,11 +95,14 @@ class Judged(Question):
         assert not np.isnan(have).any(), f"NaN in {have}"
         # A model without any score of its own answers in torch's default type.
         limit = max(torch.finfo(found.dtype), torch.finfo(self.case.dtype), key=lambda one: one.eps)
-        outside = np.isfinite(want) & (np.abs(want) > limit.max)
+        # Sums just beyond the largest number are rounded to it or to infinity, as the order of their terms has it.
+        largest = limit.max / 2
+        outside = np.isfinite(want) & (np.abs(want) / 2 > largest * (1 + self.ulps * limit.eps))
+        either = np.isfinite(want) & (np.abs(want) > limit.max) & ~outside
         if outside.any() and self.quality is Quality.EXACT:
             self.unfit = True
             assert (have[outside] == np.sign(want[outside]) * np.inf).all(), f"{have} for {want}, which does not fit"
-        fits = ~outside
+        fits = ~outside & ~either
         have, want = have[fits], want[fits]
         finite = np.isfinite(want)
         known = np.where(finite, want, 0)
