@@ -44,7 +44,7 @@ class Question:
         assert (
             result.status.ok
             or (result.quality in (Quality.ESTIMATE, Quality.UPPER) and "raise" in result.status.message)
-            or (result.quality is Quality.LOWER and "forbidden" in result.status.message and self._gives_up(result))
+            or (result.quality is not Quality.EXACT and "forbidden" in result.status.message and self._gives_up(result))
             or (kind == "log_partition" and "is below the score of an answer" in result.status.message)
         )
         self.quality = result.quality
