@@ -241,10 +241,16 @@ def contracted(table: Tensor, others: Sequence[Tensor], slot: int) -> Tensor:
 
 def times(p: Tensor, matrix: Tensor) -> Tensor:
     """[R, n, labels]: vectors [R, n, labels] times a matrix [R or 1, n or 1, labels, labels] each."""
+    if p.is_cpu and not torch.is_autocast_enabled("cpu"):  # the usual case: sweeps come here often
+        return _times(p, matrix)
     with full_precision(p.device):
-        if matrix.shape[1] == 1:
-            return p @ (matrix[0, 0] if matrix.shape[0] == 1 else matrix[:, 0])
-        return (p.unsqueeze(-2) @ matrix).squeeze(-2)
+        return _times(p, matrix)
+
+
+def _times(p: Tensor, matrix: Tensor) -> Tensor:
+    if matrix.shape[1] == 1:
+        return p @ (matrix[0, 0] if matrix.shape[0] == 1 else matrix[:, 0])
+    return (p.unsqueeze(-2) @ matrix).squeeze(-2)
 
 
 def is_tracked(tensors: object) -> bool:
