@@ -1,7 +1,7 @@
 // Chains abreast: a vector holds one label of as many chains as it has lanes, in exp space as in scaled.h, with the same rules.
 //
 // For few labels: a row of them would leave lanes empty, and each row would search its own largest entry across its lanes.  Unaries
-// and marginals are transposed on the way in and out.  All steps of all chains share one table.
+// and marginals are transposed on the way in and out.  All steps of all chains share one table.  Scores may be of another type, In.
 
 // Vectors have one part, of as many chains as a Part has labels, or two.
 template <class T> INLINE V<T> beside(Part<T> one, [[maybe_unused]] Part<T> other) {
@@ -68,16 +68,16 @@ INLINE void transpose(V<double>* v) {
 }
 
 // Some chains, one in each lane, longest first.  Lanes without a chain read the first one, and nothing of theirs is written.
-template <class T> struct Group {
+template <class T, class In = T> struct Group {
     static constexpr int lanes = Lanes<T>::count, side = SIDE<T>;
-    const Chain<T>& chain;
+    const Chain<In>& chain;
     const int64_t* rows;
     int count;
-    const T* first[lanes];  // cell of each chain
+    const In* first[lanes];  // cell of each chain
     int64_t last[lanes];    // cell of each chain, as it is read
     I<T> ends;              // the same as a vector; -1 where a lane is not in use (any more)
 
-    Group(const Chain<T>& chain_, const int64_t* rows_, int count_) : chain(chain_), rows(rows_), count(count_) {
+    Group(const Chain<In>& chain_, const int64_t* rows_, int count_) : chain(chain_), rows(rows_), count(count_) {
         for (int k = 0; k < lanes; ++k) {
             const int64_t b = rows[k < count ? k : 0];
             first[k] = chain.row(b, 0);
@@ -97,7 +97,7 @@ template <class T> struct Group {
     INLINE Reach read(int64_t t, T* out) const {
         constexpr T nothing = -std::numeric_limits<T>::infinity();
         const int64_t labels = chain.labels;
-        const T* row[lanes];
+        const In* row[lanes];
         const int64_t shortest = last[count - 1];
         for (int k = 0; k < lanes; ++k) row[k] = first[k] + (t <= shortest ? t : std::min(t, last[k])) * labels;
         V<T> high = all<T>(nothing), low = all<T>(-nothing), block[side];
@@ -123,7 +123,7 @@ template <class T> struct Group {
 
     // A cell [labels, lanes], the product of two (or one, and null), times a number for each chain into [batch, T, labels], for the
     // chains that have the cell and are in use.
-    INLINE void write(int64_t t, const T* left, const T* right, V<T> by, T* out) const {
+    INLINE void write(int64_t t, const T* left, const T* right, V<T> by, In* out) const {
         const int64_t labels = chain.labels, size = chain.size;
         const bool inside = (size - 1 - t) * labels >= side - labels;
         V<T> block[side];
@@ -206,26 +206,29 @@ template <class T> INLINE I<T> rescale_abreast(T* cell, int64_t labels, V<T> hig
 
 // log Z of each chain of a group, and alpha and emission [T, labels, lanes] where they are kept (else they have two cells and one).
 // Chains that leave the range of the numbers go up a tier; a group all of whose chains do is given up.
-template <class T> static void forward_abreast(const Group<T>& group, const PlainTable<T>& table, bool keep, T* alpha, T* emission, const Answer<T>& answer) {
+template <class T, class In>
+static void forward_abreast(const Group<T, In>& group, const PlainTable<T>& table, bool keep, T* alpha, T* emission, const Answer<In>& answer) {
     constexpr int lanes = Lanes<T>::count;
     const int64_t labels = group.chain.labels, size = group.size();
     const V<T> floor = all<T>(table.floor), low = all<T>(Lanes<T>::low), nothing = all<T>(-std::numeric_limits<T>::infinity()), zero = V<T>{};
     double total[lanes] = {};
     I<T> bad = I<T>{}, exponent = I<T>{};
+    V<T> left_out = nothing;
     int going = group.count;
     for (int64_t t = 0; t <= group.last[0]; ++t) {
         T* here = alpha + (keep ? t : t & 1) * size;
         T* factors = emission + (keep ? t * size : 0);
-        const typename Group<T>::Reach of = group.read(t, factors);
+        const typename Group<T, In>::Reach of = group.read(t, factors);
         const V<T> top = of.high > nothing ? of.high : zero;
         for (int k = 0; k < lanes; ++k) total[k] += top[k];
         if (t > 0) multiply_abreast<SumProduct>(alpha + (keep ? t - 1 : (t - 1) & 1) * size, table.forward, labels, here);
         V<T> high = zero, least = floor;
         const auto enter = [&](int64_t c, bool close) __attribute__((always_inline)) {
-            const V<T> x = load(factors + c * lanes) - top;
+            const V<T> score = load(factors + c * lanes), x = score - top;
             const V<T> factor = close ? small_exponential<T>(x) : exponential<T>(x);
             const V<T> ahead = t > 0 ? load(here + c * lanes) : all<T>(1), value = ahead * factor;
-            const I<T> counts = close ? ahead > zero : (ahead > zero) & (x > nothing);
+            const I<T> counts = close ? ahead > zero : (ahead > zero) & (x >= all<T>(static_cast<T>(FAR)));
+            if (!close) left_out = larger<T>(counted_out<T>(score, x), left_out);
             least = smaller<T>(counts ? value : floor, least);
             high = larger<T>(value, high);
             store(factors + c * lanes, factor);
@@ -243,10 +246,11 @@ template <class T> static void forward_abreast(const Group<T>& group, const Plai
             for (; going > 0 && group.last[going - 1] == t; --going) {
                 const int k = going - 1;
                 const int64_t b = group.rows[k];
-                if (bad[k])
+                const double mass = log_of(static_cast<double>(sum[k]), exponent[k]);
+                if (bad[k] || !outweighs(mass - static_cast<double>(t) * table.above, std::max<double>(left_out[k], table.left_out), t + 1, labels))
                     ++answer.tier[b];
                 else
-                    answer.log_z[b] = total[k] + static_cast<double>(t) * table.shift + exponent[k] * 0.693147180559945309417 + std::log(static_cast<double>(sum[k]));
+                    answer.log_z[b] = total[k] + static_cast<double>(t) * table.shift + mass;
             }
         }
         if (t % 4 == 0 && !any<T>(~bad)) break;
@@ -256,8 +260,8 @@ template <class T> static void forward_abreast(const Group<T>& group, const Plai
 
 // Marginals times weight into answer.unary; alpha becomes the left and emission the right factor of the pair gradient, zero where a
 // chain has no such step.  Chains that leave the range of the numbers go up a tier, and have no factors.
-template <class T>
-static void backward_abreast(Group<T>& group, const PlainTable<T>& table, T* alpha, T* emission, T* room, const Answer<T>& answer) {
+template <class T, class In>
+static void backward_abreast(Group<T, In>& group, const PlainTable<T>& table, T* alpha, T* emission, T* room, const Answer<In>& answer) {
     constexpr int lanes = Lanes<T>::count;
     typedef typename Lanes<T>::Whole Whole;
     const int64_t labels = group.chain.labels, size = group.size();
@@ -285,9 +289,11 @@ static void backward_abreast(Group<T>& group, const PlainTable<T>& table, T* alp
             I<T> bits = (static_cast<Whole>(Lanes<T>::bias) - exponent) << Lanes<T>::mantissa;
             const V<T> scale = reinterpret_cast<V<T>&>(bits), both = by * scale;
             const I<T> goes_on = group.ends > group.at(t);
+            const V<T> most = all<T>(Limits<T>::factor);
             bad |= goes_on & ~((both <= all<T>(Limits<T>::largest)) & (both >= all<T>(-Limits<T>::largest)));
             for (int64_t c = 0; c < labels; ++c) {
                 const V<T> value = load(left + c * lanes) * by * scale;  // in this order: by * scale may be 0
+                bad |= goes_on & ((value > most) | (value < -most));
                 store(left + c * lanes, goes_on ? value : zero);
             }
         }
@@ -365,7 +371,7 @@ template <class T> static void add_outer_abreast(const T* left, const T* right, 
 }
 
 // After the forward pass: chains that another tier answers, or that have no answer and get their zeros, are in use no longer.
-template <class T> static void leave_out_unanswered(Group<T>& group, const Answer<T>& answer, uint8_t tier) {
+template <class T, class In> static void leave_out_unanswered(Group<T, In>& group, const Answer<In>& answer, uint8_t tier) {
     for (int k = 0; k < group.count; ++k) {
         const int64_t b = group.rows[k];
         const bool mine = answer.tier[b] == tier;
@@ -375,9 +381,9 @@ template <class T> static void leave_out_unanswered(Group<T>& group, const Answe
     }
 }
 
-// A batch whose numbers are of the scores' own type; forward alone, or both passes.
-template <class T>
-static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::vector<int64_t>& rows, ChainPasses passes, int threads) {
+// A batch in numbers T; forward alone, or both passes.
+template <class T, class In>
+static void abreast_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, ChainPasses passes, int threads) {
     constexpr int lanes = Lanes<T>::count;
     const int64_t labels = chain.labels, cells = labels * labels, cell = labels * lanes;
     answer_empty(chain, answer, rows);
@@ -388,7 +394,7 @@ static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::ve
     const int64_t room = 2 * kept + 2 * cell + (outer ? cells * lanes : 0);
     Buffer<T> memory(static_cast<size_t>(threads) * room + 2 * round_up(cells, lanes));
     T *forward = memory.data + threads * room, *backward = forward + round_up(cells, lanes);
-    PlainTable<T> table{forward, both ? backward : nullptr, 0, 0, 1};
+    PlainTable<T> table{forward, both ? backward : nullptr, 0, 0, 1, 0, 0};
     if (!exponentiate_plain(chain, table)) {
         for (int64_t b : rows) ++answer.tier[b];
         return;
@@ -401,14 +407,14 @@ static void abreast_tier(const Chain<T>& chain, const Answer<T>& answer, std::ve
     for (int64_t g = 0; g < groups; ++g) {
         T* own = memory.data + thread_number() * room;
         T *alpha = own, *emission = own + kept;
-        Group<T> group(chain, rows.data() + g * lanes, static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
+        Group<T, In> group(chain, rows.data() + g * lanes, static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
         forward_abreast(group, table, both, alpha, emission, answer);
         if (!both) continue;
-        leave_out_unanswered(group, answer, NARROW);
+        leave_out_unanswered(group, answer, tier);
         backward_abreast(group, table, alpha, emission, own + 2 * kept, answer);
         if (outer) add_outer_abreast(alpha, emission + cell, group.last[0], labels, own + room - cells * lanes);
     }
     for (int k = 0; k < threads && outer; ++k)
         for (int64_t i = 0; i < cells; ++i)
-            answer.pair[i] += forward[i] * sum_of<T>(load(memory.data + (k + 1) * room - (cells - i) * lanes));
+            answer.pair[i] += static_cast<In>(forward[i] * sum_of<T>(load(memory.data + (k + 1) * room - (cells - i) * lanes)));
 }

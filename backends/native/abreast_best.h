@@ -47,12 +47,13 @@ template <class T> static I<T> best_ways(const BestGroup<T>& given, I<T>& found)
     return last;
 }
 
-// The labels of all chains, from their last ones back.
-template <class T> static void way_back(const BestGroup<T>& given, I<T> last) {
+// The labels of all chains, from their last ones back; the largest magnitude of the scores of the ways that they follow.
+template <class T> static V<T> way_back(const BestGroup<T>& given, I<T> last) {
     constexpr int lanes = Lanes<T>::count;
     const Group<T>& group = given.group;
     const int64_t labels = group.chain.labels, size = group.size();
     I<T> label = given.path[group.last[0]] = last;
+    V<T> reach = V<T>{};
     for (int64_t t = group.last[0] - 1; t >= 0; --t) {
         const T* here = given.delta + t * size;
         V<T> best = all<T>(-std::numeric_limits<T>::infinity());
@@ -63,33 +64,40 @@ template <class T> static void way_back(const BestGroup<T>& given, I<T> last) {
             store(given.unary + i * lanes, x);
         }
         const I<T> place = first_of(given.unary, labels, best);
-        label = given.path[t] = group.ends > group.at(t) ? place : last;
+        const I<T> goes_on = group.ends > group.at(t);
+        label = given.path[t] = goes_on ? place : last;
+        reach = larger<T>(goes_on ? larger<T>(best, -best) : reach, reach);
     }
+    return reach;
 }
 
 // Best labels into [batch, T], -1 where there is no cell or no answer, and their scores.
-template <class T> static void best_group(const BestGroup<T>& given, int64_t* best, T* score) {
+template <class T> static void best_group(const BestGroup<T>& given, int64_t* best, T* score, uint8_t* marks) {
     const Group<T>& group = given.group;
     const Chain<T>& chain = group.chain;
     const int64_t labels = chain.labels;
     I<T> found;
-    way_back(given, best_ways(given, found));
+    const V<T> reach = way_back(given, best_ways(given, found));
     for (int k = 0; k < group.count; ++k) {
         int64_t* mine = best + group.rows[k] * chain.size;
         const int64_t n = found[k] ? group.last[k] + 1 : 0;
         double cells = n ? 0 : -INFINITY, steps = 0;
+        T largest = reach[k];
         for (int64_t t = 0; t < n; ++t) {
             mine[t] = reinterpret_cast<const typename Lanes<T>::Whole*>(given.path + t)[k];
-            cells += group.first[k][t * labels + mine[t]];
-            if (t > 0) steps += chain.pair[mine[t - 1] * labels + mine[t]];
+            const T cell = group.first[k][t * labels + mine[t]], step = t > 0 ? chain.pair[mine[t - 1] * labels + mine[t]] : 0;
+            cells += cell;
+            steps += step;
+            largest = std::max({largest, std::fabs(cell), std::fabs(step)});
         }
         std::fill(mine + n, mine + chain.size, static_cast<int64_t>(-1));
         score[group.rows[k]] = static_cast<T>(cells + steps);
+        marks[group.rows[k]] = !found[k] || !(largest <= farthest_way<T>());
     }
 }
 
 // All chains of a batch, their rows sorted, longest first.
-template <class T> static void best_abreast(const Chain<T>& chain, std::vector<int64_t>& rows, int64_t* best, T* score, int threads) {
+template <class T> static void best_abreast(const Chain<T>& chain, std::vector<int64_t>& rows, int64_t* best, T* score, uint8_t* marks, int threads) {
     constexpr int lanes = Lanes<T>::count;
     for (; !rows.empty() && chain.length(rows.back()) == 0; rows.pop_back()) {
         std::fill(best + rows.back() * chain.size, best + (rows.back() + 1) * chain.size, static_cast<int64_t>(-1));
@@ -108,6 +116,6 @@ template <class T> static void best_abreast(const Chain<T>& chain, std::vector<i
     for (int64_t g = 0; g < groups; ++g) {
         T* own = memory.data + thread_number() * room;
         const Group<T> group(chain, rows.data() + g * lanes, static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
-        best_group<T>({group, lines, own, own + ways, reinterpret_cast<I<T>*>(own + ways + cell)}, best, score);
+        best_group<T>({group, lines, own, own + ways, reinterpret_cast<I<T>*>(own + ways + cell)}, best, score, marks);
     }
 }

@@ -47,18 +47,19 @@ template <class In> static void clear_chain(const Chain<In>& chain, const Answer
         std::fill(answer.pair + b * answer.pair_example, answer.pair + b * answer.pair_example + (size - 1) * labels * labels, static_cast<In>(0));
 }
 
-// After the forward pass: the chains that go on, as they are safe and have an answer; those without one get their zeros.
+// After the forward pass: the chains that go on, as they are safe and have an answer; how many.  Those without one get their zeros.
 template <class In>
-static void choose_answered(const Chain<In>& chain, const Answer<In>& answer, const int64_t* rows, int count, uint8_t tier,
-                            std::vector<int64_t>& chosen, std::vector<int64_t>& slots) {
+static int choose_answered(const Chain<In>& chain, const Answer<In>& answer, const int64_t* rows, int count, uint8_t tier, int64_t* chosen, int64_t* slots) {
+    int found = 0;
     for (int r = 0; r < count; ++r) {
         const int64_t b = rows[r];
         if (answer.tier[b] != tier || chain.length(b) == 0) continue;
         if (answer.log_z[b] == -INFINITY) {
             clear_chain(chain, answer, b);
-        } else {
-            chosen.push_back(b);
-            slots.push_back(r);
+            continue;
         }
+        chosen[found] = b;
+        slots[found++] = r;
     }
+    return found;
 }

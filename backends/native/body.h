@@ -4,16 +4,15 @@
 #include "product.h"
 #include "table.h"
 #include "scaled.h"
-#include "extended_numbers.h"
-#include "extended.h"
 #include "viterbi.h"
 #include "batch.h"
+#include "log_space.h"
+#include "best_wide.h"
 #include "abreast_tables.h"
 
 namespace abreast {
 #include "abreast.h"
 #include "abreast_best.h"
-#include "abreast_extended.h"
 }  // namespace abreast
 
 #undef VECTOR_BYTES
@@ -23,7 +22,6 @@ namespace abreast_broad {  // the same with twice as many chains in a vector
 #include "vectors.h"
 #include "abreast.h"
 #include "abreast_best.h"
-#include "abreast_extended.h"
 #undef VECTOR_BYTES
 }  // namespace abreast_broad
 #endif

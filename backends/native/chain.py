@@ -1,8 +1,8 @@
 """First-order chains on the CPU: torch tensors around the native kernels.
 
 The kernels work in scaled exp space, in the scores' own type.  Chains whose scores spread too far for it are repeated
-in float64, and those that spread too far even then with an exponent for every number: the answer is right at any
-magnitude.
+in float64, and those that spread too far even then in log space: the answer is right at any magnitude.  Large negative
+scores of answers that do not matter, as masks are written, do not slow anything down.
 """
 
 from __future__ import annotations

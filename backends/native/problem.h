@@ -31,8 +31,8 @@ template <class In> struct Chain {
     const In* table(int64_t b, int64_t t) const { return pair + b * pair_example + t * pair_step; }
 };
 
-// Which way an example was answered: in exp space in the scores' own type or in double, or with an exponent for every number.
-enum Tier : uint8_t { NARROW = 0, WIDE = 1, EXTENDED = 2, EXTENDED_WIDE = 3 };
+// Which way an example was answered: in exp space in the scores' own type or in double, or in log space.
+enum Tier : uint8_t { NARROW = 0, WIDE = 1, LOGARITHMIC = 2 };
 
 // What is done in one call: log-partitions, gradients from what an earlier call kept, or all at once.
 enum ChainPasses { FORWARD, BACKWARD, BOTH };

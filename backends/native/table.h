@@ -6,7 +6,12 @@ template <class T> struct Packed {
     T shift;      // what was subtracted
     T least;      // the smallest entry that is not zero
     bool close;   // whether all entries that are not are within some powers of ten
+    double above;  // how far the largest score is above the shift
+    double left_out = -INFINITY;  // of the finite scores that count as -inf (see scaled.h), how far the largest is below the largest of all; else -inf
 };
+
+// Finite scores so far below the largest of their cell or table count as -inf, if the answer shows that this is right (see scaled.h).
+constexpr double FAR = -1000;
 
 template <class In> INLINE bool reads_inside(const In* row, int64_t padded, const In* end) { return row + padded <= end; }
 
@@ -97,6 +102,7 @@ template <class T> struct ExpOf {
 };
 
 // What a table is like: its shift, which with scores so far apart that it helps leaves room for 2^lift, and its smallest entry.
+// Only where scores are that far apart it is looked at twice.
 template <class T, class In> static void measure(const In* pair, int64_t labels, int lift, Packed<T>& table) {
     constexpr int lanes = Lanes<T>::count;
     constexpr T nothing = -std::numeric_limits<T>::infinity();
@@ -113,11 +119,25 @@ template <class T, class In> static void measure(const In* pair, int64_t labels,
         for (int64_t p = 0; p < apart; ++p) look(load_as<T>(pair + k + p * lanes), p);
     for (; k < cells; k += lanes) look(load_labels<T>(pair, k, cells, false, nothing), 0);
     for (int64_t p = 1; p < apart; ++p) high[0] = larger<T>(high[p], high[0]), low[0] = smaller<T>(low[p], low[0]);
-    const T top = horizontal_max<T>(high[0]), bottom = -horizontal_max<T>(-low[0]);
+    const T top = horizontal_max<T>(high[0]);
+    T bottom = -horizontal_max<T>(-low[0]);
+    table.left_out = -INFINITY;
+    if (top > nothing && static_cast<double>(bottom) - top < FAR) {
+        double least = 0;
+        for (k = 0; k < cells; ++k) {
+            const double below = static_cast<double>(pair[k]) - top;
+            if (below < FAR)
+                table.left_out = pair[k] > nothing ? std::max({table.left_out, below, std::numeric_limits<double>::lowest()}) : table.left_out;
+            else
+                least = std::min(least, below);
+        }
+        bottom = static_cast<T>(top + least);
+    }
     table.close = !(top - bottom > 11);
     const T above = table.close ? 0 : lift * static_cast<T>(0.693147180559945309417);
     table.shift = top > nothing ? top - above : 0;
     table.least = top > nothing ? std::exp(bottom - table.shift) : 1;
+    table.above = above;
 }
 
 // exp(pair - shift) and its transpose, of a table that was measured.

@@ -46,6 +46,12 @@ template <class T> INLINE V<T> all(T x) { return __builtin_shuffle(V<T>{x}, I<T>
 template <class X> using Bits = decltype(X{} < X{});
 template <class X, class T> INLINE X spread(T x) { return __builtin_shuffle(X{x}, Bits<X>{}); }
 template <class Y, class X> INLINE Y bits_as(X x) { return (Y)x; }  // not converted
+// The same as whole numbers without a sign, whose sums and shifts wrap around.
+template <class X> INLINE auto unsigned_bits(X x) {
+    typedef std::conditional_t<sizeof(x[0]) == 4, uint32_t, uint64_t> Word;
+    typedef Word Words __attribute__((vector_size(sizeof(X)), may_alias));
+    return (Words)x;
+}
 template <class X, class T> INLINE X vector_at(const T* p) {
     X v;
     std::memcpy(&v, p, sizeof v);
@@ -160,10 +166,8 @@ template <class T, class X> INLINE X small_exponential(X x) {
         X r = x - n * (L::ln2_high / 8) - n * (L::ln2_low / 8);
         X rest = (r * 0.16666667f + 0.50005864f) * r + 1.0f;  // of (exp(r) - 1) / r, within 4e-8
         // The low bits of `shifted` say which of the powers; those above are the exponent.
-        Bits<X> bits = bits_as<Bits<X>>(shifted);
-        X chosen = __builtin_shuffle(powers, bits);
-        Bits<X> scaled = bits_as<Bits<X>>(chosen) + ((bits & -8) << (L::mantissa - 3));
-        X scale = bits_as<X>(scaled);
+        const X chosen = __builtin_shuffle(powers, bits_as<Bits<X>>(shifted));
+        const X scale = bits_as<X>(unsigned_bits(chosen) + ((unsigned_bits(shifted) & -8u) << (L::mantissa - 3)));
         return scale * (rest * r) + scale;
     } else {
         X shifted = x * static_cast<T>(1.44269504088896340736) + L::magic;
@@ -171,9 +175,7 @@ template <class T, class X> INLINE X small_exponential(X x) {
         X r = x - n * L::ln2_high - n * L::ln2_low;
         X p = polynomial<T>(r);
         // The low bits of `shifted` hold the whole number already; shifting drops everything above them.
-        Bits<X> bits = (bits_as<Bits<X>>(shifted) + L::bias) << L::mantissa;
-        X scale = bits_as<X>(bits);
-        return p * scale;
+        return p * bits_as<X>((unsigned_bits(shifted) + static_cast<unsigned>(L::bias)) << L::mantissa);
     }
 }
 #undef SHUFFLES_ARE_FAST

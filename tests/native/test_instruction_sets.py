@@ -12,7 +12,7 @@ from energyml.backends import native
 ROOT = Path(__file__).resolve().parents[2]
 ASK = "from energyml.backends.native import kernels; print(kernels.instructions())"
 SETS = {"v3": "x86-64-v3", "plain": "plain"}
-TESTED = ("test_chain.py", "test_tables.py", "test_abreast.py", "test_likelihood.py")
+TESTED = ("test_chain.py", "test_tables.py", "test_abreast.py", "test_likelihood.py", "test_masks.py")
 
 pytestmark = pytest.mark.skipif(not native.available, reason="the native kernels are not built, or set aside")
 
