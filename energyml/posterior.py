@@ -113,11 +113,9 @@ class Posterior:
             if problem is not None:
                 return True, problem
         found = not_a_number(value)
-        exact = quality is Quality.EXACT
-        # Draws cannot be asked for again in double precision; exact ones are checked for their differences below.
-        if found is None and (query.kind in SCORED or (query.kind == "sample" and not exact)):
+        if found is None and query.kind in SCORED:
             self.problem.insist_unchanged()
-            found = outside(self.problem, self._session, query, value, exact)
+            found = outside(self.problem, self._session, query, value, quality is Quality.EXACT)
         if found is None and searched and quality not in PROOFS:
             found = self._nothing_found(query.kind, value)
         return found or self._unresolved(query.kind, quality)

@@ -24,7 +24,10 @@ RESOLVED = frozenset({
     "sample", "conditionals",
 })  # fmt: skip
 # The queries whose answers are scores.
-SCORED = frozenset({"log_partition", "max_marginals", "map", "n_best", "max_with_cost", "map_bound"})
+SCORED = frozenset({
+    "log_partition", "log_prob", "log_prob_with_cost", "max_marginals", "map", "n_best", "max_with_cost", "map_bound",
+    "sample",
+})  # fmt: skip
 # The largest error of a difference, in nats, that no probability shows; and the distance at which one answer is all.
 UNSEEN, CERTAIN = 1e-5, 40.0
 _ROUNDING = 4 * torch.finfo(torch.float64).eps
@@ -88,8 +91,9 @@ def outside(problem: Problem, session: Session, query: Query, value: Any, exact:
             if _sum_of_largest(*_finite(problem)) <= torch.finfo(dtype).max / 2:
                 return None
             if exact and dtype is not torch.float64:
-                wide = _scores(session.ask(replace(query, wide=True)).value)
-                pairs = zip(wide, rounded, strict=True)
+                # Draws are not drawn again: each is possible if any answer is.
+                again = Query("log_partition", wide=True) if query.kind == "sample" else replace(query, wide=True)
+                pairs = zip(_scores(session.ask(again).value), rounded, strict=True)
                 if not any(bool((one.isfinite() & other.isinf()).any()) for one, other in pairs):
                     return None
     name = str(dtype).removeprefix("torch.")
