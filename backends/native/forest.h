@@ -245,12 +245,16 @@ template <class In> class TreePass {
 
     INLINE void wide_shares(int64_t node, const double* above, double* own, In* gradient) {
         const double* belief = at(belief_, node);
-        const double* sums = at(sums_, node);
-        for (int64_t c = 0; c < labels_; ++c) {
-            own[c] = 0;
-            for (int64_t p = 0; p < labels_; ++p) {
-                if (!(sums[p] > NOTHING) || above[p] == 0) continue;
-                const double share = above[p] * std::exp(belief[c] + pair_at(node, c, p) - sums[p]);
+        double* terms = spare_;
+        for (int64_t c = 0; c < labels_; ++c) own[c] = 0;
+        for (int64_t p = 0; p < labels_; ++p) {
+            double high = NOTHING, sum = 0;
+            for (int64_t c = 0; c < labels_; ++c) high = std::max(high, terms[c] = belief[c] + pair_at(node, c, p));
+            if (!(high > NOTHING) || above[p] == 0) continue;
+            // divided by their own sum, as the logarithm of a large one has no digits for it
+            for (int64_t c = 0; c < labels_; ++c) sum += terms[c] = std::exp(terms[c] - high);
+            for (int64_t c = 0; c < labels_; ++c) {
+                const double share = above[p] * terms[c] / sum;
                 own[c] += share;
                 if (gradient) entry(gradient, node, c, p) += static_cast<In>(share);
             }

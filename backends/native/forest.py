@@ -144,6 +144,8 @@ def sweep(
             apart = unary.new_zeros(threads, labels, labels) if not example and not edge else None
     if maximise:
         found.labels = torch.zeros(batch, nodes, dtype=torch.int64, device="cpu")
+    if batch == 0:  # tables by example are empty then, and are not to be read
+        return found
     kernels.sweep_forest(
         int(unary.dtype == torch.float64), batch, nodes, labels, *trees.arrays, unary.data_ptr(), pair.data_ptr(),
         example, edge, found.total.data_ptr(), _pointer(weights), _pointer(found.unary), _pointer(found.pair), stride,

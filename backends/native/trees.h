@@ -77,12 +77,40 @@ INLINE void sum_trees(const Trees<T>& trees, int64_t first, int64_t last, int th
     for (int64_t example = first; example < last; ++example) sum_tree<T>(trees, example, thread, shared, room);
 }
 
+// Whether no score of the best answer is so large that rounding to floats might have decided between it and others.
+template <class T> INLINE bool rounding_is_small(const Trees<T>& trees, int64_t example, const T* unary, const T* pair) {
+    constexpr T most = 1 << 15;  // the spacing of such floats is 0.004
+    const TreeAnswer<T> answer{{trees.forest, example}, trees.forest.labels, trees.labels + example * trees.forest.nodes};
+    bool small = std::isfinite(trees.log_z[example]);
+    answer.each([&](int64_t entry) { small = small && std::fabs(unary[entry]) <= most; },
+                [&](int64_t row, int64_t entry) { small = small && std::fabs(pair[row * trees.edge_stride + entry]) <= most; });
+    return small;
+}
+
+// The best answer of an example in double precision, and its score.
+template <class T> INLINE double best_in_double(const Trees<T>& trees, int64_t example, std::vector<double>& wide) {
+    const Tree tree(trees.forest, example);
+    const int64_t labels = trees.forest.labels, cells = tree.nodes * labels;
+    int64_t tables = 1;
+    for (int64_t node = 0; node < tree.nodes && trees.edge_stride; ++node) tables = std::max(tables, tree.edge[node] + 1);
+    const T *unary = trees.unary + example * cells, *pair = trees.pair + example * trees.example_stride;
+    wide.assign(unary, unary + cells);
+    wide.insert(wide.end(), pair, pair + tables * labels * labels);
+    std::vector<double> room;
+    BestTree<double> best(trees.forest, example, wide.data(), wide.data() + cells, trees.edge_stride, nullptr);
+    return best.run(room, trees.labels + example * tree.nodes);
+}
+
 template <class T> INLINE void best_trees(const Trees<T>& trees, int64_t first, int64_t last, const Padded<T>* shared) {
     std::vector<T> room;
+    std::vector<double> wide;
     const int64_t cells = trees.forest.nodes * trees.forest.labels;
     for (int64_t example = first; example < last; ++example) {
-        BestTree<T> tree(trees.forest, example, trees.unary + example * cells, trees.pair + example * trees.example_stride, trees.edge_stride, shared);
-        trees.log_z[example] = tree.run(room, trees.labels + example * trees.forest.nodes);
+        const T *unary = trees.unary + example * cells, *pair = trees.pair + example * trees.example_stride;
+        int64_t* labels = trees.labels + example * trees.forest.nodes;
+        BestTree<T> tree(trees.forest, example, unary, pair, trees.edge_stride, shared);
+        trees.log_z[example] = tree.run(room, labels);
+        if (std::is_same_v<T, float> && !rounding_is_small(trees, example, unary, pair)) trees.log_z[example] = best_in_double(trees, example, wide);
     }
 }
 
@@ -112,6 +140,10 @@ template <> struct ForTrees<double> {
 
 template <class T> static void sweep_trees(const Trees<T>& trees, int threads) {
     const int64_t labels = trees.forest.labels, padded = round_up(labels, Lanes<T>::count), table = labels * labels;
+    if (labels == 0) {  // nodes without labels have no answer
+        for (int64_t b = 0; b < trees.batch; ++b) trees.log_z[b] = trees.forest.count[b] == 0 ? 0 : trees.answers ? std::numeric_limits<double>::quiet_NaN() : NOTHING;
+        return;
+    }
     const int64_t each = (trees.batch + threads - 1) / threads;
     Exponentials<T> exponentials;
     Padded<T> scores;
