@@ -159,8 +159,8 @@ template <class T> struct PairSweep {
     // All ones in the lanes whose chain, number `sub` of four in `bits`, has label 1.
     static INLINE Mask ones(Words bits, int sub, int part) {
         typedef int32_t Signed __attribute__((vector_size(32), may_alias));
-        const Signed spread = reinterpret_cast<const Signed&>(bits) << (31 - sub) >> 31;
-        return Eight<T>::words(reinterpret_cast<const Words&>(spread), part);
+        const Signed spread = bits_as<Signed>(bits) << (31 - sub) >> 31;  // by value: words in memory may begin anywhere
+        return Eight<T>::words(bits_as<Words>(spread), part);
     }
     static INLINE V<T> chosen(Mask mask, V<T> value) {
         Mask bits = mask & reinterpret_cast<Mask&>(value);
