@@ -357,6 +357,10 @@ class Session(ABC):
         """
         return None
 
+    def impossible(self) -> Tensor | None:
+        """[B]: the examples that are known to have no answer of positive weight; `None` where nothing is known."""
+        return None
+
     def drawn(self) -> dict[tuple[str, bool], Any]:
         """What it has drawn at random and answers with from then on, which a copy of a posterior keeps too."""
         return {}

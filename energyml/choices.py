@@ -78,7 +78,8 @@ def _who_else(structure: Structure, queries: Sequence[str], refused: Container[s
     able = {query: [one.selection.name for one in candidates(structure, (query,))] for query in queries}
     left = {query: [name for name in names if name not in refused] for query, names in able.items()}
     known = [f"`{query}`: {join_names(names[:3]) or 'no backend'}" for query, names in left.items()]
-    return f"ask one query at a time; who can answer {', '.join(known)}"
+    several = "ask one query at a time; " if len(queries) > 1 else ""
+    return f"{several}backends that answer {', '.join(known)}"
 
 
 class Choices:

@@ -102,12 +102,13 @@ class Posterior:
         status = (
             result.status
             if recorded()
-            else result.status.also(partial(self._check, checked, quality, result.value, searched))
+            else result.status.also(partial(self._check, checked, quality, result, searched))
         )
         return Result(result.value, quality, status, result.statistics)
 
-    def _check(self, query: Query, quality: Quality, value: Any, searched: bool) -> tuple[bool, str] | None:
+    def _check(self, query: Query, quality: Quality, result: Result, searched: bool) -> tuple[bool, str] | None:
         """A failing status where scores or an answer are NaN, or too large for what is asked about them."""
+        value = result.value
         for check in self.problem.env.unseen:  # on the CPU scores were checked before inference
             problem = check()
             if problem is not None:
@@ -117,11 +118,14 @@ class Posterior:
             self.problem.insist_unchanged()
             found = outside(self.problem, self._session, query, value, quality is Quality.EXACT)
         if found is None and searched and quality not in PROOFS:
-            found = self._nothing_found(query.kind, value)
+            found = self._nothing_found(query.kind, value, result.status)
         return found or self._unresolved(query.kind, quality)
 
-    def _nothing_found(self, kind: str, value: Any) -> tuple[bool, str] | None:
-        """A failing status where an answer that proves nothing shows no answer of positive weight."""
+    def _nothing_found(self, kind: str, value: Any, status: Status) -> tuple[bool, str] | None:
+        """A failing status where an answer that proves nothing shows no answer of positive weight.
+
+        Its words are those of the backend's own status, where that has some.
+        """
         gone = without_answer(kind, value)
         if gone is None:
             return None
@@ -129,8 +133,12 @@ class Posterior:
         if kind == "marginals":  # they are 0 as well where there is no cell
             cells = [batch.cells_exist(v.dims, v.name).reshape(batch.size, -1).any(1) for v in graph.discrete]
             gone = gone & torch.stack(cells).any(0) if cells else torch.zeros_like(gone)
+        known = self._session.impossible()
+        gone = gone if known is None else gone & ~known
         if not bool(gone.any()):
             return None
+        if not status.ok:
+            return True, status.message
         first = int(gone.nonzero()[0])
         where = f" for example {first + 1} of {gone.numel()}" if gone.numel() > 1 else ""
         exact = [

@@ -130,7 +130,8 @@ class Transform(Base):
         """
         axes = sorted(set(self.axes))
         along = [[number for number, axis in enumerate(self.axes) if axis == one] for one in axes]
-        weights = torch.stack([self.weights[:, numbers, 0].sum(1) for numbers in along], 1)
+        # One by one: a list of numbers would be an index tensor on the host.
+        weights = torch.stack([torch.stack([self.weights[:, n, 0] for n in numbers]).sum(0) for numbers in along], 1)
         sizes = tuple([self.shape[axis] for axis in axes])
         reach = weights * _tops(sizes, self.weights.dtype, self.weights.device)
         return self.form.ridge + reach.clamp(max=0).sum(1), self.form.ridge + reach.clamp(min=0).sum(1)

@@ -212,6 +212,10 @@ class SamplerSession(Session):
             return Result(value, status=self.status(trace), statistics=_statistics(trace))
         raise QueryRefused(f"`{self.selection.name}` does not answer `{query.kind}`")
 
+    def impossible(self) -> Tensor:
+        """[B]: what single cells and factors tell."""
+        return self.backend.kernel(self.problem, 1).target.impossible()
+
     def status(self, trace: Trace) -> Status:
         """Chains that have not mixed warn; a sampler that is not valid by its nature says so in its quality.
 
@@ -412,6 +416,11 @@ class EstimateSession(Session):
         statistics = Measured({"error": lambda: found.error, "ess": lambda: found.worth, "rhat": lambda: found.rhat})
         return Result(found.log_z, status=Status(check), statistics=statistics)
 
+    def impossible(self) -> Tensor:
+        """[B]: what single cells and factors tell."""
+        found: Estimate = self.once("estimate", self._estimated)
+        return found.impossible
+
     def _estimated(self) -> Estimate:
         generator = torch.Generator(self.problem.env.batch.device).manual_seed(int(torch.randint(2**62, ())))
         with torch.no_grad():
@@ -440,6 +449,10 @@ class PredictSession(Session):
 
     def __init__(self, problem: Problem, backend: Predict) -> None:
         self.problem, self.backend = problem, backend
+
+    def impossible(self) -> Tensor:
+        """[B]: what single cells and factors tell."""
+        return self.backend.kernel(self.problem, 1).target.impossible()
 
     def ask(self, query: Query) -> Result:
         """The answer with the best score of a few starts, with its own score."""

@@ -65,14 +65,19 @@ class GroundedSession(Session):
             status = status.also(lambda: self._forbidden(value))
         return Result(value, status=status, statistics=self.statistics(query))
 
+    def impossible(self) -> Tensor:
+        """[B]: the examples in which evidence and scores leave some cell no label."""
+        return self.potentials.impossible
+
     def _forbidden(self, answer: Assignment) -> tuple[bool, str] | None:
         """A failing status where scores [..., B] are those of no answer, though evidence leaves every cell a label."""
         lost = (answer.score.isneginf() & ~self.potentials.impossible).reshape(-1, self.graph.batch.size).any(0)
         if not bool(lost.any()):
             return None
         return False, (
-            f"`{self.name}` found only forbidden answers for {int(lost.sum())} of {len(lost)} examples: either none is "
-            "allowed, or its search missed them; ask a backend that follows all constraints, such as `exact` or `ilp`"
+            f"`{self.name}` found no answer of positive weight for {int(lost.sum())} of {len(lost)} examples, which "
+            "does not prove that there is none: all that it met are forbidden; ask a backend that follows all "
+            "constraints, such as `exact` or `ilp`"
         )
 
     @abstractmethod

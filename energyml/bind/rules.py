@@ -43,7 +43,8 @@ def _of_term(graph: Graph, term: Term, labels: str) -> Iterator[Diagnostic]:
                 facts = {"label": first, "labels": labels, "scheme": scheme, "problem": problem}
                 yield errors.diagnostic("E0320", term.span, notes=[*beside, *here], **facts)
         case Stepwise(end=str(end)) if end not in known:
-            yield errors.diagnostic("E0313", term.span, notes=here, label=end, labels=labels)
+            remedy = f"write `labels {labels} from data(end: '{end}')`, or list it"
+            yield errors.diagnostic("E0313", term.span, notes=here, label=end, labels=labels, help=remedy)
         case Forbidden(conditions=conditions):
             for one in conditions:
                 own = graph.variables[one.cell.variable].type.element == labels

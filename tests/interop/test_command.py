@@ -110,7 +110,7 @@ def test_samples_that_are_impossible_are_named(uai, tmp_path):
     assert (code, out) == (0, "MAR\n2 2 0.5 0.5 2 0.5 0.5\n")
 
 
-THIRD_PARTY = Path("/work/shared/thirdparty/uai")
+THIRD_PARTY = Path(__file__).parents[3] / "shared" / "thirdparty" / "uai"
 
 
 @pytest.mark.parametrize(("query", "backend"), [("PR", "mean_field"), ("PR", "ais"), ("PR", "bridge"), ("MAP", "bp")])
@@ -119,7 +119,7 @@ def test_only_exact_answers_say_impossible(uai, tmp_path, query, backend):
     zero.write_text("MARKOV\n2\n2 2\n2\n2 0 1\n2 0 1\n4\n1 0 0 1\n4\n0 1 1 0\n")
     code, out, err = uai(zero, "--query", query, backend=backend)
     assert (code, out) == (1, "")
-    assert "found no answer of positive weight" in err and "`exact`" in err and "every answer" not in err
+    assert "of positive weight" in err and "`exact`" in err and "every answer" not in err
     code, out, err = uai(zero, "--query", query, backend="exact")
     assert (code, out) == (0, "PR\n-inf\n") if query == "PR" else "every answer has the weight 0" in err
 

@@ -74,7 +74,8 @@ def inferred(name: str, using: str, **more: Any) -> Posterior | None:
     if not model.plan(using).verdict.serves:
         return None
     model.inference_module(using)
-    return model.infer(using=using, lengths=[3, 2] if name != "steps" else None, **given, **more)
+    lengths = {"chain": {"T": [3, 2]}, "tree": {"N": [3, 3]}, "graph": {"N": [3, 3]}}.get(name)
+    return model.infer(using=using, lengths=lengths, **given, **more)
 
 
 def answers(posterior: Posterior) -> Iterator[Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -158,7 +160,8 @@ def test_padding_may_hold_anything(using: str) -> None:
     posterior = model.infer(x=x, lengths=torch.tensor([3, 2]), using=using)
     result = posterior.ask("map" if "map" in posterior.answers else "sample")
     assert result.status.ok
-    with pytest.raises(em.EnergyError, match=r"(example 1|the example), at \[2, 0\]"):
+    with pytest.raises(em.EnergyError, match=r"(example 1|the example), at \[2, 0\]"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zeros at the end look like padding
         model.infer(x=x, using=using).ask("map" if "map" in posterior.answers else "sample")
 
 
