@@ -122,7 +122,7 @@ template <> struct Eight<double> {
     // Signed, so that masks stay masks.
     static INLINE Mask words(Words x, int part) {
         typedef int32_t Narrow __attribute__((vector_size(32), may_alias));
-        const Narrow y = reinterpret_cast<const Narrow&>(x);
+        const Narrow y = bits_as<Narrow>(x);
         return part ? __builtin_convertvector(__builtin_shufflevector(y, y, 4, 5, 6, 7), Mask)
                     : __builtin_convertvector(__builtin_shufflevector(y, y, 0, 1, 2, 3), Mask);
     }
