@@ -26,7 +26,7 @@ RESOLVED = frozenset({
 # The queries whose answers are scores.
 SCORED = frozenset({
     "log_partition", "log_prob", "log_prob_with_cost", "max_marginals", "map", "n_best", "max_with_cost", "map_bound",
-    "sample",
+    "sample", "conditionals",
 })  # fmt: skip
 # The largest error of a difference, in nats, that no probability shows; and the distance at which one answer is all.
 UNSEEN, CERTAIN = 1e-5, 40.0
@@ -152,7 +152,7 @@ def _likely(problem: Problem, session: Session, finite: dict[str, Tensor]) -> Te
 
 def _decided(session: Session, size: Tensor) -> Tensor:
     """[B]: whether the best answer is ahead of the second by more than rounding and chance."""
-    scores = session.ask(Query("n_best", count=2)).value.score
+    scores = session.ask(Query("n_best", count=2, wide=True)).value.score
     gap = scores[:, 0].double() - scores[:, 1].double()
     single = torch.finfo(scores.dtype).eps * scores[:, 0].double().abs()
     decided: Tensor = (gap > CERTAIN + size * _ROUNDING + 2 * single) | scores[:, 1].isneginf()

@@ -34,6 +34,7 @@ class Proposal:
     def log_probabilities(self, scores: Tensor) -> Tensor:
         """[R, C]: normalised log-probabilities; all -inf where every label is ruled out."""
         scores = scores if self.temperature == 1 else scores / self.temperature
+        scores = scores.clamp(max=torch.finfo(scores.dtype).max)  # a sum that leaves the type is the best there is
         if self.top is not None and self.top < scores.shape[-1]:
             least = scores.topk(self.top, -1).values[:, -1:]
             scores = scores.masked_fill(scores < least, _NINF)

@@ -260,6 +260,8 @@ class OracleSession(Session):
             shape = (*given.shape, count)
             scores = torch.stack(columns, 1).reshape(shape) if columns else self._stacked([], count).reshape(shape)
             scores = scores.masked_fill((given < 0).unsqueeze(-1), float("-inf"))
+            peak = scores.amax(-1, keepdim=True)  # taken off first: the log of a sum of large scores is rounded
+            scores = difference(scores, peak)
             found[variable.name] = difference(scores, logsumexp(scores, -1).unsqueeze(-1))
         return found
 
@@ -271,7 +273,7 @@ class OracleSession(Session):
         every = torch.arange(count, device=trials.device).repeat(size)
         trials[:, cell] = torch.where(trials[:, cell] >= 0, every, ABSENT)
         full[variable.name] = trials.reshape(full[variable.name].shape)
-        score = self.problem.score(full, count)
+        score = self.problem.score(full, count, wide=True)
         for name, allowed in self.problem.evidence.allowed.items():
             score = score.masked_fill(~consistent(full[name], allowed.repeat_interleave(count, 0)), float("-inf"))
         by_label: Tensor = score.unflatten(0, (size, count))

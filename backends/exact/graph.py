@@ -391,8 +391,9 @@ class GraphSession(Session):
         zeros = [torch.zeros_like(one) for one in scores[: len(theirs)]]
         found = joint.shares([*own, *zeros, *cells], [False] * len(own) + [True] * len(scores))[len(own) :]
         total = torch.zeros(self.batch.size, device=self.batch.device, dtype=self.dtype)
-        for p, score in zip(found, scores, strict=True):
-            total = total + expected(p, score)
+        arities = [*(len(term.term.scope) for term, _ in theirs), *[1] * (len(scores) - len(theirs))]
+        for p, score, arity in zip(found, scores, arities, strict=True):
+            total = total + expected(_summing_to_one(p, arity), score)
         return total
 
     @untraced(OUTSIDE)
@@ -500,3 +501,9 @@ class GraphSession(Session):
         scores = self._answer_scores(dict(drawn.labels), drawn.score.shape, {})
         scores = scores.masked_fill(~possible.unsqueeze(1), float("-inf"))
         return Assignment({n: one.movedim(0, 1) for n, one in drawn.labels.items()}, scores.movedim(0, 1), drawn.names)
+
+
+def _summing_to_one(p: Tensor, axes: int) -> Tensor:
+    """Probabilities over the last axes, divided by their sum: large scores would multiply what log Z was rounded by."""
+    total = p.sum(tuple(range(-axes, 0)), keepdim=True)
+    return p / torch.where(total > 0.5, total, 1)

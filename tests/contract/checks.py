@@ -331,9 +331,10 @@ def conditionals(q: Question) -> None:
                 for label in range(example.counts[name]):
                     trial[name][place] = label
                     scores.append(example.score_of(trial))
-                total = np.logaddexp.reduce(scores)
-                if total != NINF:
-                    wanted[(b, *place)] = np.array(scores) - total
+                peak = max(scores)
+                if peak != NINF:  # taken off first: the log of a sum of large scores is rounded
+                    levels = np.array(scores) - peak
+                    wanted[(b, *place)] = levels - np.logaddexp.reduce(levels)
         q.scores(one, wanted)
 
 

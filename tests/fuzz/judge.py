@@ -78,6 +78,9 @@ class Judged(Question):
             self.failing.append(result.status.message)
         self.quality = result.quality
         self.qualities[kind] = result.quality
+        # A search that ends without an answer says so, also where some of its draws found one.
+        nothing = isinstance(result.value, em.Assignment) and bool(result.value.score.isneginf().any())
+        self.loose = self.loose or (nothing and result.quality is not Quality.EXACT)
         return result.value
 
     def score_of(self, found: Tensor, wanted: float, size: float) -> None:
@@ -113,7 +116,8 @@ class Judged(Question):
             assert (abs(have - known)[finite] <= slack[finite]).all(), f"{have} for {want}, with a tolerance of {slack}"
             return
         # A failing status on a bound is no false alarm, unless the bound is as good as the answer.
-        self.loose = self.loose or not (finite.all() and (abs(have - known) <= slack + PROBABILITY).all())
+        close = fits.all() and finite.all() and (abs(have - known) <= slack + PROBABILITY).all()
+        self.loose = self.loose or not close
         if self.quality is Quality.LOWER:
             assert (have <= want + slack).all(), f"{have} is no lower bound of {want}, with a tolerance of {slack}"
         elif self.quality is Quality.UPPER:
