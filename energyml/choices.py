@@ -43,7 +43,7 @@ T = TypeVar("T")
 def first_that_answers(
     model: EnergyModel, using: str | Selection | None, queries: Sequence[str], ask: Callable[[Selection | None], T]
 ) -> tuple[T, str | None]:
-    """What a backend answers; where the choice is `auto`, the first one that does not refuse.
+    """The answer of a backend; where the choice is `auto`, the first one that does not refuse.
 
     Args:
         model: whose backends they are.

@@ -106,7 +106,9 @@ def outside(problem: Problem, session: Session, query: Query, value: Any, exact:
 def _scores(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
-    return [value.score] if isinstance(value, Assignment) else list(value.values())
+    if isinstance(value, Assignment):
+        return [value.score]
+    return [one for one in value.values() if isinstance(one, Tensor)]  # fields have means and variances
 
 
 def _finite(problem: Problem) -> tuple[dict[str, Tensor], dict[str, int]]:

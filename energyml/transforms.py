@@ -5,7 +5,7 @@ see what an outer transform wants, and a wrapped tensor cannot be handed to nati
 operations alone, with inner gradients taken by `gradients`, is followed by all of them.
 
 A program is recorded by `torch.compile`, `torch.export`, `torch.fx` and fake tensors: there are shapes and no numbers,
-and no operation may depend on numbers.  Native code is no operation of torch, so that nobody would record it.
+and no operation may depend on numbers.  Native code is no operation of torch, so it would not be recorded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 def eager() -> bool:
     """Whether operations run at once and unwatched: no compiler, trace, dispatch mode, transform or dual numbers.
 
-    Native code may run only then: whoever records or follows operations sees memory that is never written to.
+    Native code may run only then: a recorder of operations sees memory that is never written to.
     """
     return not (
         _is_compiling() or _transforms_active() or _dispatch_modes() or _is_tracing() or _forward._current_level >= 0
@@ -89,7 +89,7 @@ def refuse_recorders_of_one_call() -> None:
 
 
 def recordable(what: str, call: Callable[..., R], *args: Any) -> R:
-    """What a call gives; where a program is recorded, an error about numbers that are not there names the computation.
+    """The result of a call; where a program is recorded, an error about missing numbers names the computation.
 
     Args:
         what: names it, as in "`exact` answering `map`".
@@ -145,7 +145,7 @@ def seen(tensor: Tensor) -> bool:
 
 
 def numbers(tensor: Tensor) -> np.ndarray | None:
-    """What a tensor on the CPU holds, whatever follows it; `None` where it holds no numbers of its own."""
+    """The numbers of a tensor on the CPU; `None` where it holds no numbers of its own."""
     plain = readable(tensor)
     if plain is None:
         return None

@@ -240,7 +240,7 @@ class FieldSession(Session):
     def _result(
         self, value: Any, how: Sequence[tuple[Field, Conditioned, Outcome]], error: Tensor | None = None
     ) -> Result:
-        if compiling():  # nobody looks at numbers there: what failed is NaN
+        if compiling():  # numbers are not read there: a failure is NaN
             return Result(value)
 
         def check() -> tuple[bool, str] | None:

@@ -69,7 +69,7 @@ class Estimate:
         return Estimate(found, error, worth, rhat, missed, impossible)
 
     def trouble(self) -> tuple[bool, str] | None:
-        """What is wrong with the estimate: (whether it is useless, message); `None` where nothing shows."""
+        """The problem with the estimate: (whether it is useless, message); `None` where nothing shows."""
         lost = self.log_z.isneginf() & ~self.impossible
         if bool(self.log_z.isposinf().any()):
             name = str(self.log_z.dtype).removeprefix("torch.")

@@ -24,7 +24,7 @@ TIMES, SHARE = 10.0, 0.01
 
 @dataclass(frozen=True, eq=False)
 class Modes:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         labels: by variable: [B, n, *dims]; -1 where there is no cell.
@@ -81,7 +81,7 @@ class Modes:
 
 
 def told(missed: Tensor) -> str | None:
-    """What a status says about shares [B] that are missed; `None` where there are none."""
+    """The words of a status about shares [B] that are missed; `None` where there are none."""
     if not bool((missed > 0).any()):
         return None
     return (

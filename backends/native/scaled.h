@@ -40,7 +40,7 @@ INLINE bool outweighs(double mass, double left_out, int64_t n, int64_t labels) {
 // How often rows are scaled: numbers lose up to the spread of the table with each step that they are not.
 template <class T> INLINE int64_t rescale_every(const Packed<T>& table, int64_t labels) { return table.close && labels < 2048 ? 4 : 1; }
 
-// What is known about each row of a unit on the way.
+// The state of each row of a unit on the way.
 template <class T> struct Progress {
     double total = 0, above = 0;  // what was subtracted; how far the largest scores of tables are above it
     int64_t exponent = 0;

@@ -14,7 +14,7 @@ MOST_NAMED = 5
 
 
 def broken_rules(graph: Graph, learned: Collection[str]) -> list[Diagnostic]:
-    """What is wrong with schemes and end labels; a `forbid` that no label fits is told as a warning.
+    """The problems of schemes and end labels; a `forbid` that no label fits is told as a warning.
 
     Args:
         graph: its label sets are known.

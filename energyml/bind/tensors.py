@@ -150,7 +150,7 @@ class Compiler:
         raise AssertionError(f"no plain value for {type(value).__name__}")
 
     def _let(self, name: str) -> Evaluator:
-        """A named tensor; each evaluator is made once, whoever reads it.
+        """A named tensor; each evaluator is made once, and shared.
 
         Named tensors are compiled, and where there are many evaluated, in the order of their declaration: a recursion
         through a long row of them would be too deep.

@@ -256,7 +256,7 @@ class Trace:
         return lost if self.impossible is None else lost & ~self.impossible
 
     def trouble(self) -> tuple[bool, str] | None:
-        """What is wrong with the draws: (whether they are useless, message); `None` where nothing shows."""
+        """The problem with the draws: (whether they are useless, message); `None` where nothing shows."""
         if not self.score.numel():
             return None
         broken = (self.score.isposinf() | self.score.isnan()).any(0).any(0)

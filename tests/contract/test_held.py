@@ -60,7 +60,7 @@ MODELS: dict[str, tuple[str, dict[str, Tensor]]] = {
     "graph": (EDGES, {"u": V, "link": LOOP}),
     "steps": (STEPS, {"u": U}),
 }
-# Fewer sweeps where none may stop them: nobody looks whether values still change.
+# Fewer sweeps where none may stop them: the host does not look whether values still change.
 FEW = {
     "bp": "bp(steps: 4)", "trw": "trw(steps: 4)", "dual": "dual(steps: 2)", "mean_field": "mean_field(steps: 4)",
     "relaxed(steps: 12)": "relaxed(steps: 2)",
