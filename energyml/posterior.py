@@ -158,7 +158,7 @@ class Posterior:
         if any(self.answers.get(one) is not Quality.EXACT for one in ("log_partition", "factor_marginals", "n_best")):
             return None
         self.problem.insist_unchanged()
-        return unresolved(self.problem, self._session)
+        return unresolved(self.problem, self._session, kind)
 
     def _checked(self, query: Query) -> Query:
         """A query whose tensors fit the declarations and live where the batch does."""

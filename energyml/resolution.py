@@ -8,7 +8,8 @@ harm.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from functools import cached_property
+from math import fsum, inf, log, prod
 from typing import Any
 
 import torch
@@ -30,18 +31,22 @@ SCORED = frozenset({
 })  # fmt: skip
 # The largest error of a difference, in nats, that no probability shows; and the distance at which one answer is all.
 UNSEEN, CERTAIN = 1e-5, 40.0
+# How many of the best answers are added up without rounding.
+FEW = 64
 _ROUNDING = 4 * torch.finfo(torch.float64).eps
 
 
-def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
+def unresolved(problem: Problem, session: Session, kind: str) -> tuple[bool, str] | None:
     """A failing status where rounding can change probabilities, else `None`.
 
     Args:
         problem: the batch, whose terms have tables.
         session: answers exactly.
+        kind: the query, one of `RESOLVED`.
 
     Cost: a pass over the tables; where these hold -inf or large scores some more, and `log_partition`, and where that
-    is large too `factor_marginals` and the two best answers.  The host reads numbers.
+    is large too `factor_marginals` and the two best answers; where that does not decide, the `FEW` best answers, whose
+    scores are added up without rounding.  The host reads numbers.
     """
     with torch.no_grad():
         if _sum_of_extremes(problem) * _ROUNDING <= UNSEEN:
@@ -58,6 +63,9 @@ def unresolved(problem: Problem, session: Session) -> tuple[bool, str] | None:
             if bool(loose.any()):
                 size = _likely(problem, session, finite)
                 loose = loose & (size * _ROUNDING > UNSEEN) & ~_decided(session, size)
+                few = Few(problem, session, positive)
+                for example in loose.nonzero().flatten().tolist():
+                    loose[example] = not few.confirm(example, kind)
         except QueryRefused:  # such as the two best answers of a model with latents
             pass
         if not bool(loose.any()):
@@ -150,6 +158,101 @@ def _likely(problem: Problem, session: Session, finite: dict[str, Tensor]) -> Te
     for name, table in finite.items():
         total = total + (marginals[name].double() * table.abs()).flatten(1).sum(1)
     return total
+
+
+class Few:
+    """The likely answers of a batch where these are few, with scores that are added up without rounding.
+
+    Args:
+        problem: the batch, whose terms have tables.
+        session: answers exactly, but for rounding.
+        positive: a bound on the sum of an answer's positive scores.
+    """
+
+    def __init__(self, problem: Problem, session: Session, positive: float) -> None:
+        self.problem, self.session, self.positive = problem, session, positive
+
+    def confirm(self, example: int, kind: str) -> bool:
+        """Whether marginals, and entropy where that is asked, are those of the likely answers, known to be all."""
+        levels = self._levels(example)
+        if levels is None:
+            return False
+        p = levels.softmax(0)
+        if kind == "entropy":
+            entropy = float(self.session.ask(Query("entropy")).value[example])
+            if abs(entropy - float(torch.special.entr(p).sum())) > UNSEEN:
+                return False
+        return self._same_cells(example, p) and self._same_factors(example, p)
+
+    @cached_property
+    def _best(self) -> Assignment:
+        found: Assignment = self.session.ask(Query("n_best", count=FEW, wide=True)).value
+        return found
+
+    @cached_property
+    def _entries(self) -> list[Tensor]:
+        """By term: [B, *domain, FEW], the entries that the best answers pick."""
+        answer = {name: one.flatten(0, 1) for name, one in self._best.labels.items()}
+        return [term.entries(self.problem.env, answer, FEW) for term in self.problem.tables()]
+
+    def _levels(self, example: int) -> Tensor | None:
+        """[FEW]: the scores of the best answers less that of the first; `None` where others may be as likely."""
+        if self.problem.ends():
+            return None
+        rows = torch.cat([_of(example, one).reshape(-1, FEW).double() for one in self._entries]).T.tolist()
+        found = self._best.score[example].isfinite().tolist()  # where there are fewer answers, the rest is -inf
+        rows = [row if here else [-inf] for row, here in zip(rows, found, strict=True)]
+        possible = [row for row in rows if -inf not in row]
+        if not possible:
+            return None
+        try:
+            scores = [fsum(row) for row in possible]
+            first = possible[max(range(len(scores)), key=scores.__getitem__)]
+            levels = [-inf if -inf in row else fsum((*row, *(-one for one in first))) for row in rows]
+        except OverflowError:
+            return None
+        last = float(self._best.score[example, -1])
+        batch = self.problem.env.batch
+        cells = sum(
+            float(batch.cells_exist(v.dims, v.name)[example].sum()) * log(max(1, self.problem.label_count(v.name)))
+            for v in self.problem.graph.discrete
+        )
+        # A likely answer's negative scores add up to no more than its positive ones less its total.
+        lowest = max(scores) - CERTAIN - cells
+        error = (2 * self.positive - lowest) * _ROUNDING * max(1, len(rows[0]))
+        if last > lowest - error:
+            return None
+        return torch.tensor(levels, dtype=torch.float64)
+
+    def _same_cells(self, example: int, p: Tensor) -> bool:
+        marginals = self.session.ask(Query("marginals")).value
+        for name, labels in self._best.labels.items():
+            found = marginals[name][example].double().cpu()
+            here = labels[example].cpu().movedim(0, -1)
+            shares = torch.zeros_like(found).scatter_add(-1, here.clamp(min=0), p.expand(here.shape) * (here >= 0))
+            if not bool(((found - shares).abs() <= UNSEEN).all()):
+                return False
+        return True
+
+    def _same_factors(self, example: int, p: Tensor) -> bool:
+        marginals = self.session.ask(Query("factor_marginals")).value
+        answer = {name: one.flatten(0, 1) for name, one in self._best.labels.items()}
+        for term in self.problem.tables():
+            found = _of(example, marginals[term.term.name]).double().cpu().flatten(term.rank)
+            joint = _of(example, term.joint(self.problem.env.batch, answer, FEW)).cpu()
+            valid = term.valid(self.problem.env.batch)
+            weights = p.expand(joint.shape)
+            if valid is not None:
+                weights = weights * _of(example, valid).cpu().unsqueeze(-1)
+            shares = torch.zeros_like(found).scatter_add(-1, joint, weights.expand(joint.shape))
+            if not bool(((found - shares).abs() <= UNSEEN).all()):
+                return False
+        return True
+
+
+def _of(example: int, tensor: Tensor) -> Tensor:
+    """One example of a tensor [B or 1, ...]."""
+    return tensor[example if tensor.shape[0] > 1 else 0]
 
 
 def _decided(session: Session, size: Tensor) -> Tensor:

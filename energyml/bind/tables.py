@@ -166,23 +166,34 @@ class TableTerm(BoundTerm):
 
     # ---------------------------------------------------------------------------------------------------------- score
 
-    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
-        """SCORE by looking the labels up in the table: one gather; summed up in a type that may be wider."""
-        batch = env.batch
-        table = self.table(env)
-        valid = self.valid(batch)
+    def entries(self, env: Environment, answer: Labels, copies: int = 1) -> Tensor:
+        """[B or 1, *domain, copies]: the entry of each element's table that full answers pick, one gather.
+
+        0 where the element does not exist.  Arguments as in `score`.
+        """
+        flat, valid = self.table(env).flatten(1 + self.rank), self.valid(env.batch)
+        joint = self.joint(env.batch, answer, copies)
+        # `torch.broadcast_shapes` takes longer than the look-up
+        lead = [own if other == 1 else other for own, other in zip(flat.shape[:-1], joint.shape[:-1], strict=True)]
+        value = _looked_up(flat, joint.expand(*lead, copies))
+        return value if valid is None else torch.where(valid.unsqueeze(-1), value, 0)
+
+    def joint(self, batch: Batch, answer: Labels, copies: int = 1) -> Tensor:
+        """[B or 1, *domain, copies]: the number of the joint label of each element's cells, row by row of its table.
+
+        Means nothing where the element does not exist.  Arguments as in `score`.
+        """
         joint: Tensor | None = None
         for number, ref in enumerate(self.term.scope):
             labels = answer[ref.variable].unflatten(0, (batch.size, copies)).movedim(1, -1)
             here = self.at_cells(batch, number, labels).clamp(min=0)
-            joint = here if joint is None else joint * table.shape[1 + self.rank + number] + here
+            joint = here if joint is None else joint * self.label_count(ref.variable) + here
         assert joint is not None
-        flat = table.flatten(1 + self.rank)
-        # `torch.broadcast_shapes` takes longer than the look-up
-        lead = [own if other == 1 else other for own, other in zip(flat.shape[:-1], joint.shape[:-1], strict=True)]
-        value = _looked_up(flat, joint.expand(*lead, copies))
-        if valid is not None:
-            value = torch.where(valid.unsqueeze(-1), value, 0)
+        return joint
+
+    def score(self, env: Environment, answer: Labels, copies: int = 1, dtype: torch.dtype | None = None) -> Tensor:
+        """SCORE by looking the labels up in the table; summed up in a type that may be wider."""
+        value = self.entries(env, answer, copies)
         total = value.flatten(1, -2).sum(1, dtype=dtype).flatten() if value.dim() > 2 else value.flatten()
         return total if dtype is None else total.to(dtype)
 

@@ -16,6 +16,7 @@ import energyml as em
 from energyml.diagnostics import EnergyError
 from energyml.energy_model import BackendRefused
 from energyml.queries import Quality
+from energyml.resolution import RESOLVED
 from tests.contract.cases import Case
 from tests.contract.checks import CHECKS, Question, values
 from tests.contract.reference import NINF, Example, examples
@@ -150,15 +151,21 @@ def judge(case: Case, using: str, spectrum: str, ledger: Ledger) -> None:
         except BackendRefused:
             return
         known = examples(case)
-        for kind in card_of(using).answers:
+        asked, doubted = card_of(using).answers, False
+        for kind in sorted(asked, key=lambda kind: kind != "marginals"):
             for constraint in kinds:
                 ledger.strata[kind, constraint, spectrum] += 1
-            ledger.verdicts[kind, _verdict(case, posterior, known, kind, ledger)] += 1
+            verdict = _verdict(case, posterior, known, kind, ledger, doubted)
+            ledger.verdicts[kind, verdict] += 1
+            # Where probabilities are wrong and said to be, other answers about them may be right by their tolerance.
+            doubted = doubted or (kind == "marginals" and verdict == "wrong, and said")
         for problem in _plain(case, using, posterior):
             raise AssertionError(problem)
 
 
-def _verdict(case: Case, posterior: em.Posterior, known: list[Example], kind: str, ledger: Ledger) -> str:
+def _verdict(
+    case: Case, posterior: em.Posterior, known: list[Example], kind: str, ledger: Ledger, doubted: bool
+) -> str:
     question = Judged(case, posterior, known, kind)
     try:
         CHECKS[kind](question)
@@ -177,7 +184,7 @@ def _verdict(case: Case, posterior: em.Posterior, known: list[Example], kind: st
     drawn = question.quality in (Quality.ESTIMATE, Quality.READOUT)
     alarms = question.failing if drawn else question.statuses
     hopeless = drawn and any(one.n_best(1)[0] == NINF for one in known)
-    if alarms and not question.unfit and not question.loose and not hopeless:
+    if alarms and not (question.unfit or question.loose or hopeless or (doubted and kind in RESOLVED)):
         if len(ledger.alarms) < 8:
             ledger.alarms.append(f"{kind}: {alarms[0]}\n{describe(case)}")
         return "right, with a failing status"
