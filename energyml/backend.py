@@ -271,6 +271,22 @@ class Problem:
         total = total if dtype is None or wide else total.to(scores)
         return total if ended is None else total.masked_fill(~ended, float("-inf"))
 
+    def parts_of_score(self, answer: Mapping[str, Tensor], copies: int = 1) -> Tensor:
+        """[B, parts, copies]: what `score` adds up, in float64: one part a factor, or a term that has no table.
+
+        Arguments as in `score`; lengths are known.
+        """
+        env, parts = self.env, []
+        for term in self.terms:
+            if isinstance(term, TableTerm):
+                entries = term.entries(env, answer, copies)
+                parts.append(entries.reshape(entries.shape[0], -1, copies).expand(env.batch.size, -1, -1))
+            else:
+                parts.append(term.score(env, answer, copies, widest(env.batch.device)).reshape(-1, 1, copies))
+        if not parts:
+            return torch.zeros(env.batch.size, 0, copies, device=env.batch.device, dtype=widest(env.batch.device))
+        return torch.cat([one.to(widest(env.batch.device)) for one in parts], 1)
+
     def soft_score(self, answer: Mapping[str, Tensor], copies: int = 1, *, penalty: float | None = None) -> Tensor:
         """[B * copies]: the total score of relaxed answers; at one-hot vectors it equals `score`.
 

@@ -20,7 +20,7 @@ from energyml.copied import Call, kept_values
 from energyml.diagnostics import EnergyError, join_names
 from energyml.plan.planner import Verdict, candidates
 from energyml.queries import QUERIES, Quality, Query
-from energyml.resolution import RESOLVED, SCORED, outside, unresolved
+from energyml.resolution import RESOLVED, SCORED, leave_type, outside, too_large, unresolved
 from energyml.result import Assignment, Result, Status, not_a_number, without_answer
 from energyml.transforms import keepable, recordable, recorded, seen
 
@@ -99,14 +99,14 @@ class Posterior:
         # What the card promises, unless the session says that this answer is less: a proof may run out of time.
         weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
         quality = result.quality if weaker else quality
-        status = (
-            result.status
-            if recorded()
-            else result.status.also(partial(self._check, checked, quality, result, searched))
-        )
+        status = result.status
+        if not recorded():
+            status = status.also(partial(self._check, checked, quality, result, searched, _grad_enabled()))
         return Result(result.value, quality, status, result.statistics)
 
-    def _check(self, query: Query, quality: Quality, result: Result, searched: bool) -> tuple[bool, str] | None:
+    def _check(
+        self, query: Query, quality: Quality, result: Result, searched: bool, tracked: bool
+    ) -> tuple[bool, str] | None:
         """A failing status where scores or an answer are NaN, or too large for what is asked about them."""
         value = result.value
         for check in self.problem.env.unseen:  # on the CPU scores were checked before inference
@@ -117,9 +117,11 @@ class Posterior:
         if found is None and query.kind in SCORED:
             self.problem.insist_unchanged()
             found = outside(self.problem, self._session, query, value, quality is Quality.EXACT)
+        if found is None and quality in (Quality.ESTIMATE, Quality.READOUT) and leave_type(self.problem):
+            found = too_large(self.problem)
         if found is None and searched and quality not in PROOFS:
             found = self._nothing_found(query.kind, value, result.status)
-        return found or self._unresolved(query.kind, quality)
+        return found or self._unresolved(query.kind, quality, value, tracked)
 
     def _nothing_found(self, kind: str, value: Any, status: Status) -> tuple[bool, str] | None:
         """A failing status where an answer that proves nothing shows no answer of positive weight.
@@ -152,13 +154,13 @@ class Posterior:
             f"{tellers} other options of `{self.backend}` or another backend (`energyml explain` lists them)"
         )
 
-    def _unresolved(self, kind: str, quality: Quality) -> tuple[bool, str] | None:
+    def _unresolved(self, kind: str, quality: Quality, value: Any, tracked: bool) -> tuple[bool, str] | None:
         if kind not in RESOLVED or quality is not Quality.EXACT:
             return None
         if any(self.answers.get(one) is not Quality.EXACT for one in ("log_partition", "factor_marginals", "n_best")):
             return None
         self.problem.insist_unchanged()
-        return unresolved(self.problem, self._session, kind)
+        return unresolved(self.problem, self._session, kind, value, tracked)
 
     def _checked(self, query: Query) -> Query:
         """A query whose tensors fit the declarations and live where the batch does."""
@@ -250,7 +252,7 @@ class Posterior:
         if value is None:
             value = self._insisted(self._answered(_PLAIN[kind]))
         if self.problem.env.batch.device.type == "cpu" and not recorded():
-            Status(partial(self._unresolved, kind, self._verdict.answers[kind])).insist()
+            Status(partial(self._unresolved, kind, self._verdict.answers[kind], value, tracked)).insist()
         self._values[kind, tracked] = value
         return value
 

@@ -7,6 +7,7 @@ harm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import fsum, inf, log, prod
@@ -15,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem, QueryRefused, Session
+from energyml.backend import Problem, Session
 from energyml.queries import Query
 from energyml.result import Assignment
 
 # The queries whose answers follow from differences of scores.
 RESOLVED = frozenset({
     "marginals", "factor_marginals", "entropy", "log_prob", "log_prob_with_cost", "cross_entropy", "kl", "expectation",
-    "sample", "conditionals",
+    "sample",
 })  # fmt: skip
 # The queries whose answers are scores.
 SCORED = frozenset({
@@ -32,42 +33,40 @@ SCORED = frozenset({
 # The largest error of a difference, in nats, that no probability shows; and the distance at which one answer is all.
 UNSEEN, CERTAIN = 1e-5, 40.0
 # How many of the best answers are added up without rounding.
-FEW = 64
+FEW = 256
 _ROUNDING = 4 * torch.finfo(torch.float64).eps
 
 
-def unresolved(problem: Problem, session: Session, kind: str) -> tuple[bool, str] | None:
+def unresolved(problem: Problem, session: Session, kind: str, value: Any, tracked: bool) -> tuple[bool, str] | None:
     """A failing status where rounding can change probabilities, else `None`.
 
     Args:
-        problem: the batch, whose terms have tables.
-        session: answers exactly.
+        problem: the batch.
+        session: answers exactly, but for rounding.
         kind: the query, one of `RESOLVED`.
+        value: its answer.
+        tracked: whether gradients were recorded for it, as other operations may answer then.
 
     Cost: a pass over the tables; where these hold -inf or large scores some more, and `log_partition`, and where that
-    is large too `factor_marginals` and the two best answers; where that does not decide, the `FEW` best answers, whose
-    scores are added up without rounding.  The host reads numbers.
+    is large too the `FEW` best answers, whose scores are added up without rounding.  The host reads numbers.
     """
     with torch.no_grad():
         if _sum_of_extremes(problem) * _ROUNDING <= UNSEEN:
             return None
         finite, counts = _finite(problem)
         largest = _sum_of_largest(finite, counts)
-        if largest * _ROUNDING <= UNSEEN or largest <= 2.0**52 * min(map(_unit, finite.values())):
+        if largest * _ROUNDING <= UNSEEN:
+            return None
+        if len(finite) == len(problem.terms) and largest <= 2.0**52 * min(map(_unit, finite.values())):
             return None
         # The magnitudes of an answer's scores add up to twice the positive ones less their total.
         positive = sum(counts[name] * float(one.amax().clamp(min=0)) for name, one in finite.items())
         totals = session.ask(Query("log_partition")).value.double()
-        loose = (2 * positive - totals.masked_fill(totals.isinf(), 0)) * _ROUNDING > UNSEEN
-        try:
-            if bool(loose.any()):
-                size = _likely(problem, session, finite)
-                loose = loose & (size * _ROUNDING > UNSEEN) & ~_decided(session, size)
-                few = Few(problem, session, positive)
-                for example in loose.nonzero().flatten().tolist():
-                    loose[example] = not few.confirm(example, kind)
-        except QueryRefused:  # such as the two best answers of a model with latents
-            pass
+        possible = ~totals.isneginf()
+        loose = possible & ((2 * positive - totals.masked_fill(~possible, 0)) * _ROUNDING > UNSEEN)
+        few = Few(problem, session, positive, tracked)
+        for example in loose.nonzero().flatten().tolist():
+            loose[example] = not few.confirm(example, kind, value)
         if not bool(loose.any()):
             return None
     return False, (
@@ -96,7 +95,7 @@ def outside(problem: Problem, session: Session, query: Query, value: Any, exact:
     dtype = problem.env.batch.dtype
     if not any(bool(one.isposinf().any()) for one in rounded):
         with torch.no_grad():
-            if _sum_of_largest(*_finite(problem)) <= torch.finfo(dtype).max / 2:
+            if not leave_type(problem):
                 return None
             if exact and dtype is not torch.float64:
                 # Draws are not drawn again: each is possible if any answer is.
@@ -104,7 +103,18 @@ def outside(problem: Problem, session: Session, query: Query, value: Any, exact:
                 pairs = zip(_scores(session.ask(again).value), rounded, strict=True)
                 if not any(bool((one.isfinite() & other.isinf()).any()) for one, other in pairs):
                     return None
-    name = str(dtype).removeprefix("torch.")
+    return too_large(problem)
+
+
+def leave_type(problem: Problem) -> bool:
+    """Whether sums of the finite scores may be larger than their type holds.  Cost: a pass over the tables."""
+    with torch.no_grad():
+        return _sum_of_largest(*_finite(problem)) > torch.finfo(problem.env.batch.dtype).max / 2
+
+
+def too_large(problem: Problem) -> tuple[bool, str]:
+    """The failing status of answers that may miss scores which became infinite."""
+    name = str(problem.env.batch.dtype).removeprefix("torch.")
     return False, (
         f"a score is larger than {name} holds and reads inf or -inf: use smaller scores or `model.double()`; where "
         "a large negative score stands for a mask, write -inf"
@@ -151,38 +161,49 @@ def _unit(table: Tensor) -> float:
     return float(torch.where(table == 0, float("inf"), units).amin())
 
 
-def _likely(problem: Problem, session: Session, finite: dict[str, Tensor]) -> Tensor:
-    """[B]: the expected magnitudes of the scores of an answer, added up."""
-    marginals = session.ask(Query("factor_marginals")).value
-    total = torch.zeros(problem.env.batch.size, dtype=torch.float64, device=problem.env.batch.device)
-    for name, table in finite.items():
-        total = total + (marginals[name].double() * table.abs()).flatten(1).sum(1)
-    return total
-
-
 class Few:
     """The likely answers of a batch where these are few, with scores that are added up without rounding.
 
     Args:
-        problem: the batch, whose terms have tables.
+        problem: the batch.
         session: answers exactly, but for rounding.
         positive: a bound on the sum of an answer's positive scores.
+        tracked: whether gradients are recorded while the session answers.
     """
 
-    def __init__(self, problem: Problem, session: Session, positive: float) -> None:
-        self.problem, self.session, self.positive = problem, session, positive
+    def __init__(self, problem: Problem, session: Session, positive: float, tracked: bool) -> None:
+        self.problem, self.session, self.positive, self.tracked = problem, session, positive, tracked
+        latent = any(v.kind == "latent" for v in problem.graph.discrete)
+        self.serves = not latent and not problem.ends()
 
-    def confirm(self, example: int, kind: str) -> bool:
-        """Whether marginals, and entropy where that is asked, are those of the likely answers, known to be all."""
-        levels = self._levels(example)
+    def confirm(self, example: int, kind: str, value: Any) -> bool:
+        """Whether probabilities are those of the likely answers, and these are known to be all.
+
+        The answer to a query itself is compared where it is marginals or the entropy, else the session's marginals.
+        """
+        levels = self._levels(example) if self.serves else None
         if levels is None:
             return False
         p = levels.softmax(0)
         if kind == "entropy":
-            entropy = float(self.session.ask(Query("entropy")).value[example])
-            if abs(entropy - float(torch.special.entr(p).sum())) > UNSEEN:
-                return False
-        return self._same_cells(example, p) and self._same_factors(example, p)
+            return abs(float(value[example]) - float(torch.special.entr(p).sum())) <= UNSEEN
+        cells = self._same_cells(example, p, value if kind == "marginals" else self._marginals)
+        if kind == "marginals" or not cells:
+            return cells
+        return self._same_factors(example, p, self._factor_marginals if kind != "factor_marginals" else value)
+
+    @cached_property
+    def _marginals(self) -> Mapping[str, Tensor]:
+        return self._asked("marginals")
+
+    @cached_property
+    def _factor_marginals(self) -> Mapping[str, Tensor]:
+        return self._asked("factor_marginals")
+
+    def _asked(self, kind: str) -> Mapping[str, Tensor]:
+        with torch.set_grad_enabled(self.tracked):
+            found: Mapping[str, Tensor] = self.session.ask(Query(kind)).value
+        return found
 
     @cached_property
     def _best(self) -> Assignment:
@@ -190,16 +211,17 @@ class Few:
         return found
 
     @cached_property
-    def _entries(self) -> list[Tensor]:
-        """By term: [B, *domain, FEW], the entries that the best answers pick."""
-        answer = {name: one.flatten(0, 1) for name, one in self._best.labels.items()}
-        return [term.entries(self.problem.env, answer, FEW) for term in self.problem.tables()]
+    def _answer(self) -> dict[str, Tensor]:
+        return {name: one.flatten(0, 1) for name, one in self._best.labels.items()}
+
+    @cached_property
+    def _parts(self) -> Tensor:
+        """[B, parts, FEW]: what the scores of the best answers are sums of."""
+        return self.problem.parts_of_score(self._answer, FEW)
 
     def _levels(self, example: int) -> Tensor | None:
         """[FEW]: the scores of the best answers less that of the first; `None` where others may be as likely."""
-        if self.problem.ends():
-            return None
-        rows = torch.cat([_of(example, one).reshape(-1, FEW).double() for one in self._entries]).T.tolist()
+        rows = self._parts[example].T.tolist()
         found = self._best.score[example].isfinite().tolist()  # where there are fewer answers, the rest is -inf
         rows = [row if here else [-inf] for row, here in zip(rows, found, strict=True)]
         possible = [row for row in rows if -inf not in row]
@@ -224,8 +246,7 @@ class Few:
             return None
         return torch.tensor(levels, dtype=torch.float64)
 
-    def _same_cells(self, example: int, p: Tensor) -> bool:
-        marginals = self.session.ask(Query("marginals")).value
+    def _same_cells(self, example: int, p: Tensor, marginals: Mapping[str, Tensor]) -> bool:
         for name, labels in self._best.labels.items():
             found = marginals[name][example].double().cpu()
             here = labels[example].cpu().movedim(0, -1)
@@ -234,12 +255,12 @@ class Few:
                 return False
         return True
 
-    def _same_factors(self, example: int, p: Tensor) -> bool:
-        marginals = self.session.ask(Query("factor_marginals")).value
-        answer = {name: one.flatten(0, 1) for name, one in self._best.labels.items()}
+    def _same_factors(self, example: int, p: Tensor, marginals: Mapping[str, Tensor]) -> bool:
         for term in self.problem.tables():
+            if term.term.name not in marginals:  # a query may ask for one term
+                continue
             found = _of(example, marginals[term.term.name]).double().cpu().flatten(term.rank)
-            joint = _of(example, term.joint(self.problem.env.batch, answer, FEW)).cpu()
+            joint = _of(example, term.joint(self.problem.env.batch, self._answer, FEW)).cpu()
             valid = term.valid(self.problem.env.batch)
             weights = p.expand(joint.shape)
             if valid is not None:
@@ -253,12 +274,3 @@ class Few:
 def _of(example: int, tensor: Tensor) -> Tensor:
     """One example of a tensor [B or 1, ...]."""
     return tensor[example if tensor.shape[0] > 1 else 0]
-
-
-def _decided(session: Session, size: Tensor) -> Tensor:
-    """[B]: whether the best answer is ahead of the second by more than rounding and chance."""
-    scores = session.ask(Query("n_best", count=2, wide=True)).value.score
-    gap = scores[:, 0].double() - scores[:, 1].double()
-    single = torch.finfo(scores.dtype).eps * scores[:, 0].double().abs()
-    decided: Tensor = (gap > CERTAIN + size * _ROUNDING + 2 * single) | scores[:, 1].isneginf()
-    return decided

@@ -96,7 +96,8 @@ def ancestral(
     for t in range(steps.size):
         scores, state = steps.advance(state, previous, t)
         logs = proposal.log_probabilities(scores)
-        possible = ~logs.isneginf().all(-1, keepdim=True)
+        # Scores that leave their type add up to NaN: such a draw has no answer.
+        possible = ~(logs.isneginf().all(-1, keepdim=True) | logs.isnan().any(-1, keepdim=True))
         p = torch.where(possible, logs, 0).to(torch.float64).softmax(-1)
         label = torch.multinomial(p, 1, generator=generator) if p.shape[0] else torch.zeros_like(p[:, :1]).long()
         total = total + scores.gather(1, label).squeeze(1)

@@ -20,7 +20,7 @@ from energyml.backends.costs import cost_of
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
 from energyml.backends.expectations import comparable, divergence, expected, factored_expectation
 from energyml.backends.logspace import difference, entropy_terms, logsumexp, softmax
-from energyml.backends.precision import rounded
+from energyml.backends.precision import compensated, rounded
 from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.ir.graph import Graph
@@ -260,24 +260,30 @@ class OracleSession(Session):
             shape = (*given.shape, count)
             scores = torch.stack(columns, 1).reshape(shape) if columns else self._stacked([], count).reshape(shape)
             scores = scores.masked_fill((given < 0).unsqueeze(-1), float("-inf"))
-            peak = scores.amax(-1, keepdim=True)  # taken off first: the log of a sum of large scores is rounded
-            scores = difference(scores, peak)
             found[variable.name] = difference(scores, logsumexp(scores, -1).unsqueeze(-1))
         return found
 
     def _one_cell(self, answer: dict[str, Tensor], variable: Variable, count: int, cell: int) -> Tensor:
-        """[B, labels]: the scores of the answer with one cell set to each label."""
+        """[B, labels]: the scores of the answer with one cell set to each label, less the best of them.
+
+        Scores are compared factor by factor: what is far from the cell cancels, however large it is.
+        """
         size = self.problem.env.batch.size
         full = {name: one.repeat_interleave(count, 0) for name, one in answer.items()}
         trials = _cells_of(full[variable.name]).clone()
         every = torch.arange(count, device=trials.device).repeat(size)
         trials[:, cell] = torch.where(trials[:, cell] >= 0, every, ABSENT)
         full[variable.name] = trials.reshape(full[variable.name].shape)
-        score = self.problem.score(full, count, wide=True)
+        parts = self.problem.parts_of_score(full, count)
+        gone = parts.isneginf().any(1)
         for name, allowed in self.problem.evidence.allowed.items():
-            score = score.masked_fill(~consistent(full[name], allowed.repeat_interleave(count, 0)), float("-inf"))
-        by_label: Tensor = score.unflatten(0, (size, count))
-        return by_label
+            broken = ~consistent(full[name], allowed.repeat_interleave(count, 0))
+            gone = gone | broken.unflatten(0, (size, count))
+        parts = parts.masked_fill(parts.isneginf(), 0)
+        total = parts.detach().sum(1).masked_fill(gone, float("-inf"))
+        base = parts.gather(2, total.argmax(1).reshape(-1, 1, 1).expand(-1, parts.shape[1], 1))
+        level = compensated(torch.cat([parts, -base.expand_as(parts)], 1).movedim(1, -1))
+        return level.masked_fill(gone, float("-inf"))
 
     def _full_answer(self, query: Query) -> dict[str, Tensor]:
         if self.free:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from energyml.backend import QueryRefused
 from energyml.backends.exact.potentials import Potentials
 
 # torch-struct adds exp(-1e9) to every score, which bounds what can be told apart from a forbidden one.
@@ -28,7 +29,9 @@ def struct_log_partition(potentials: Potentials) -> Tensor:
     edges = _edges(potentials)
     peak = edges.detach().amax((2, 3), keepdim=True)
     peak = torch.where(peak.isfinite(), peak, 0)
-    edges = (edges - peak).clamp(min=FORBIDDEN)
+    edges = edges - peak
+    _insist_on_small(edges.detach())
+    edges = edges.clamp(min=FORBIDDEN)
     if not edges.requires_grad:
         # It marks its argument as requiring gradients; without this the answer would carry a graph nobody asked for.
         with torch.no_grad():
@@ -38,6 +41,16 @@ def struct_log_partition(potentials: Potentials) -> Tensor:
     gone = total < FORBIDDEN / 2
     restored: Tensor = total.masked_fill(gone, 0) + peak.sum((1, 2, 3))
     return restored.masked_fill(gone, float("-inf"))
+
+
+def _insist_on_small(edges: Tensor) -> None:
+    """Refuse chains with answers that torch-struct cannot tell from forbidden ones; the host reads a number."""
+    lowest = edges.masked_fill(edges.isneginf(), 0).amin((2, 3)).sum(1)
+    if bool((lowest < FORBIDDEN / 2).any()):
+        raise QueryRefused(
+            "torch-struct writes -1e9 for -inf, and here answers that are possible have scores that far below the "
+            "best one; `exact(engine: auto)` serves scores of any size"
+        )
 
 
 def _edges(potentials: Potentials) -> Tensor:

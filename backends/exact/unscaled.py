@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.backends.logspace import tracked_logsumexp
+from energyml.backends.logspace import softmax, tracked_logsumexp
 from energyml.bind.batch import wide
 
 
@@ -75,26 +75,26 @@ class LogSpace:
             self._pair = self._pair.expand(weight.shape[0], len(self._unary) - 1, -1, -1)
         gone = self.log_z.isneginf()
         weight = weight.to(self.log_z.dtype).masked_fill(gone, 0).unsqueeze(1)
-        total = self.log_z.masked_fill(gone, 0).unsqueeze(1)
         behind = torch.zeros_like(self._ahead[0])
         by_cell: list[Tensor] = []
         by_pair = torch.zeros_like(self._pair, memory_format=torch.contiguous_format) if pairs else None
         for t in range(len(self._unary) - 1, -1, -1):
             ahead = self._ahead[t]
-            cell = (ahead + behind - total).exp() * weight
+            # Of large scores the total is rounded by more than the labels of a cell differ.
+            cell = softmax(ahead + behind, 1) * weight
             by_cell.append(cell if self._exists is None else torch.where(self._exists[t], cell, 0))
             if t == 0:
                 break
             onward = (self._unary[t] + behind).unsqueeze(1) + self._step(t)
             if by_pair is not None:
-                self._add_pair(by_pair, t, onward + (self._ahead[t - 1] - total).unsqueeze(2), weight)
+                self._add_pair(by_pair, t, onward + self._ahead[t - 1].unsqueeze(2), weight)
             step = torch.logsumexp(onward, 2)
             behind = step if self._exists is None else torch.where(self._exists[t], step, behind)
         return torch.stack(by_cell[::-1], 1), by_pair
 
     def _add_pair(self, by_pair: Tensor, t: int, log: Tensor, weight: Tensor) -> None:
-        """Add what the step to cell t has to say of the pair scores; `log` [B, C, C] are log-probabilities."""
-        found = log.exp() * weight.unsqueeze(2)
+        """Add the marginals of the step to cell t; `log` [B, C, C] are log-probabilities up to a constant."""
+        found = softmax(log.flatten(1), 1).view_as(log) * weight.unsqueeze(2)
         if self._exists is not None:
             found = torch.where(self._exists[t].unsqueeze(2), found, 0)
         if by_pair.shape[0] == 1:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
-from energyml.backends.ilp.program import Example, Solution, solve, solver
+from energyml.backends.ilp.program import Example, Solution, solve, solver, without_hopeless
 from energyml.backends.variational.decoding import likeliest, searched
 from energyml.backends.variational.factors import Grounder
 from energyml.backends.variational.session import GroundedSession
@@ -20,6 +20,7 @@ from energyml.cards.card import Selection
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Quality, Query
+from energyml.resolution import leave_type, too_large
 from energyml.result import Assignment, Result, Status
 
 
@@ -72,6 +73,9 @@ class ProgramSession(GroundedSession):
     def status(self, query: Query, value: Any) -> Status:
         """Whether the time was enough for every example."""
         solved, size = self.solved, self.graph.batch.size
+        scores = value.score if isinstance(value, Assignment) else value
+        if bool(scores.isinf().any()) and leave_type(self.problem):
+            return Status(lambda: too_large(self.problem))
         if solved.proven == size or query.kind != "map":
             return Status()
         message = (
@@ -100,7 +104,13 @@ class ProgramSession(GroundedSession):
                     f"{self.limit:,}; raise it, or take `dual`, which bounds the best score of graphs of any size"
                 )
         nothing = Solution(None, float("-inf"), True, 0)
-        solutions = [nothing if example is None else solve(example, self.seconds) for example in examples]
+        with torch.no_grad():
+            ascent = self.ascent()
+            known = self.answer(searched(ascent, [lambda: likeliest(ascent)]), wide=True).score.tolist()
+        solutions = [
+            nothing if example is None else solve(without_hopeless(example, score), self.seconds)
+            for example, score in zip(examples, known, strict=True)
+        ]
         with torch.no_grad():
             labels = self._placed(solutions)
             bound = torch.tensor([one.bound for one in solutions], device=self.graph.device, dtype=self.graph.dtype)
@@ -165,7 +175,7 @@ class ProgramSession(GroundedSession):
         return searched(ascent, [lambda: start])
 
     def _map(self, query: Query) -> Assignment:
-        return self.answer(self.solved.labels)
+        return self.answer(self.solved.labels, query.wide)
 
     def _map_bound(self, query: Query) -> Tensor:
         return self.solved.bound

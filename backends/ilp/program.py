@@ -23,6 +23,8 @@ from energyml.diagnostics import EnergyError
 # The solver calls a gap of 1e-6 closed, whatever the scale of the scores: they are brought to this one.
 SCALE = 1e3
 OPTIMAL, INFEASIBLE = 0, 2
+# Of sums of scores, relative to the sum of their magnitudes.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,29 @@ def solver() -> tuple[Any, Any]:
         raise EnergyError(
             "`ilp` needs scipy, whose HiGHS solves integer programs, and it is not installed: `pip install scipy`"
         ) from problem
+
+
+def without_hopeless(example: Example, known: float) -> Example:
+    """The example without labels and joint labels that no answer as good as a known score can have.
+
+    An answer loses at least what one of its scores is below the largest of the same cell or factor.  So large negative
+    scores that stand for masks go, and leave the solver its digits.  Cost: two passes over the tables.
+    """
+    tables = [*example.unary.values(), *(table for _, _, table in example.factors)]
+    peaks = []
+    for table in tables:
+        peak = table.max(tuple(range(1, table.ndim)), initial=-np.inf, where=np.isfinite(table))
+        peaks.append(np.where(np.isfinite(peak), peak, 0))
+    size = sum(float(np.abs(one).sum()) for one in peaks) + abs(known)
+    slack = sum(float(one.sum()) for one in peaks) - known + ROUNDING * size
+    if not np.isfinite(slack):
+        return example
+    losses = [peak.reshape(-1, *([1] * (one.ndim - 1))) - one for peak, one in zip(peaks, tables, strict=True)]
+    left = [np.where(loss > slack, -np.inf, one) for loss, one in zip(losses, tables, strict=True)]
+    unary = dict(zip(example.unary, left, strict=False))
+    rest = left[len(unary) :]
+    factors = [(names, scope, table) for (names, scope, _), table in zip(example.factors, rest, strict=True)]
+    return Example(unary, factors)
 
 
 def solve(example: Example, seconds: float) -> Solution:

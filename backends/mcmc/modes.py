@@ -76,7 +76,8 @@ class Modes:
         """[S, C, B]: which draws are an answer [B, *dims]."""
         same = torch.ones(trace.score.shape, dtype=torch.bool, device=trace.score.device)
         for name, drawn in trace.labels.items():
-            same = same & (drawn == answer[name].to(drawn.dtype)).flatten(3).all(-1)
+            agrees = drawn == answer[name].to(drawn.dtype)
+            same = same & agrees.reshape(*same.shape, -1).all(-1)
         return same
 
 

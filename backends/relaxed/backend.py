@@ -185,7 +185,7 @@ class RelaxedSession(Session):
             labels = self._together(each)
         else:
             labels = likeliest_labels(p, space)
-        score = self.problem.score(labels, space.copies)
+        score = self._score(labels)
         if rounding is not None and self._forbids(score):
             each = [rounding.repaired(self._copy(labels, number)) for number in range(space.copies)]
             mended = self._together(each)
@@ -194,7 +194,7 @@ class RelaxedSession(Session):
                 name: torch.where(bad.reshape(-1, *([1] * (one.dim() - 1))), mended[name], one)
                 for name, one in labels.items()
             }
-            score = self.problem.score(labels, space.copies)
+            score = self._score(labels)
         best = score.reshape(space.examples, space.copies).argmax(1)
         rows = best + torch.arange(space.examples, device=space.device) * space.copies
         impossible = space.impossible if rounding is None else space.impossible | rounding.impossible
@@ -205,6 +205,11 @@ class RelaxedSession(Session):
             relaxed.index_select(0, rows),
             ascended,
         )
+
+    def _score(self, labels: Mapping[str, Tensor]) -> Tensor:
+        """[B * copies]: the scores of labels, -inf where the evidence rules them out."""
+        score = self.problem.score(labels, self.space.copies)
+        return score.masked_fill(~self.space.allows(labels), float("-inf"))
 
     def _forbids(self, score: Tensor) -> bool:
         """Whether a repair may be needed: on an accelerator nobody looks."""

@@ -67,6 +67,16 @@ class Space:
             made[name] = p if present is None else p * present
         return made
 
+    def allows(self, labels: Mapping[str, Tensor]) -> Tensor:
+        """[B * K]: whether labels [B * K, *dims] keep to the evidence; -1 where there is no cell."""
+        fine = torch.ones(self.rows, dtype=torch.bool, device=self.device)
+        for name, one in labels.items():
+            gone = self.forbidden[name]
+            if gone is not None:
+                broken = gone.gather(-1, one.clamp(min=0).unsqueeze(-1)).squeeze(-1) & (one >= 0)
+                fine = fine & ~broken.reshape(self.rows, -1).any(1)
+        return fine
+
     def entropy(self, p: Mapping[str, Tensor]) -> Tensor:
         """[B * K]: the sum of the cells' entropies, in nats."""
         total = torch.zeros(self.rows, device=self.device, dtype=self.dtype)

@@ -114,14 +114,16 @@ class GroundedSession(Session):
         """Products and single answers under the batch's own evidence."""
         return Ascent(self.graph, self.potentials, self.schedule("sequential"))
 
-    def answer(self, labels: Mapping[str, Tensor]) -> Assignment:
+    def answer(self, labels: Mapping[str, Tensor], wide: bool = False) -> Assignment:
         """The outputs of labels [R, N] with their score; -1 and -inf where the labels are no answer.
+
+        Scores are added up in float64 and rounded once, unless they may be `wide`.
 
         Where latents are summed out, the score is a lower bound of that sum: the score with the labels of the latents,
         or the bound of a product of latents, whichever is larger.
         """
         placed = {name: self.graph.outward(name, one, ABSENT) for name, one in labels.items()}
-        score = self.problem.score(placed).masked_fill(self.potentials.impossible, float("-inf"))
+        score = self.problem.score(placed, wide=True).masked_fill(self.potentials.impossible, float("-inf"))
         for name, one in labels.items():  # where scores left their type, labels may be those that evidence rules out
             out = self.potentials.unary[name].gather(-1, one.unsqueeze(-1)).squeeze(-1).isneginf()
             score = score.masked_fill(self.graph.by_example(name, out.to(score.dtype)) > 0, float("-inf"))
@@ -132,7 +134,9 @@ class GroundedSession(Session):
         outputs = {
             name: one.masked_fill(~found.reshape(-1, *([1] * (one.dim() - 1))), ABSENT) for name, one in outputs.items()
         }
-        return Assignment(outputs, score.masked_fill(~found, float("-inf")), self.problem.label_names())
+        score = score.masked_fill(~found, float("-inf"))
+        rounded = score if wide else score.to(self.graph.dtype)
+        return Assignment(outputs, rounded, self.problem.label_names())
 
     def summed_score(self, outputs: Mapping[str, Tensor]) -> Tensor:
         """[B]: a lower bound of the log of the sum of exp(score) over the latents of outputs [B, *dims]."""

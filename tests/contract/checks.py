@@ -327,13 +327,12 @@ def conditionals(q: Question) -> None:
                 if (example.labels[name][(slice(None), *place)] < 0).all():
                     continue
                 trial = {v: labels[b].numpy().copy() for v, labels in answer.items()}
-                scores = []
+                trials = []
                 for label in range(example.counts[name]):
                     trial[name][place] = label
-                    scores.append(example.score_of(trial))
-                peak = max(scores)
-                if peak != NINF:  # taken off first: the log of a sum of large scores is rounded
-                    levels = np.array(scores) - peak
+                    trials.append({v: labels.copy() for v, labels in trial.items()})
+                levels = example.levels_of(trials)
+                if levels.max() != NINF:
                     wanted[(b, *place)] = levels - np.logaddexp.reduce(levels)
         q.scores(one, wanted)
 

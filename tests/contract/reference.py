@@ -118,10 +118,12 @@ class Example:
             start += len(rows)
         self.labels = {name: np.concatenate(ones) for name, ones in labels.items()}
         summed = Sums(sums)
-        self.size, self.score, self.ceiling = summed.size, summed.score, summed.ceiling
+        self._sums, self.size, self.score, self.ceiling = summed, summed.size, summed.score, summed.ceiling
         allowed = self._allowed(self.case.evidence)
         self.score = np.where(allowed, self.score, NINF)
         self.level = np.where(allowed, summed.less(int(self.score.argmax())), NINF)
+        while self.level.max(initial=NINF) > 0:  # rounded scores may tie where exact ones do not
+            self.level = np.where(allowed, summed.less(int(self.level.argmax())), NINF)
 
     def _rows(self, made: GroundGraph, lengths: Mapping[str, int]) -> np.ndarray[Any, Any]:
         ends = self._ends()
@@ -437,13 +439,27 @@ class Example:
             total = total + np.where(labels >= 0, picked, 0).reshape(len(labels), -1).sum(1)
         return total
 
-    def score_of(self, answer: Mapping[str, Any]) -> float:
-        """The score of a full answer, -inf when it is none of the answers."""
+    def levels_of(self, answers: Sequence[Mapping[str, Any]]) -> Array:
+        """The scores of full answers less the best of them, rounded after the subtraction; -inf for what is none."""
+        rows = [self._row(answer) for answer in answers]
+        scores = [NINF if row is None else self.score[row] for row in rows]
+        best = rows[int(np.argmax(scores))]
+        if best is None or max(scores) == NINF:
+            return np.full(len(rows), NINF)
+        known = [best if row is None else row for row in rows]
+        less = np.where(np.isneginf(scores), NINF, self._sums.less(best, known))
+        while less.max() > 0:
+            less = np.where(np.isneginf(scores), NINF, self._sums.less(known[int(less.argmax())], known))
+        return less
+
+    def _row(self, answer: Mapping[str, Any]) -> int | None:
+        """The place of a full answer; `None` when it is none of the answers."""
         agrees = np.ones(len(self.score), dtype=bool)
         for name, labels in self.labels.items():
             same = (labels == np.asarray(answer[name])) | (labels < 0)
             agrees &= same.reshape(len(labels), -1).all(1)
-        return float(self.score[agrees].max(initial=NINF))
+        found = agrees.nonzero()[0]
+        return int(found[0]) if len(found) else None
 
 
 class Sums:
@@ -465,10 +481,12 @@ class Sums:
         self.score = np.where(self._gone, NINF, [math.fsum(row) for row in self._rows])
         self.ceiling = math.log(len(self._rows)) + max(math.fsum(part.max(0)) for part in parts)
 
-    def less(self, base: int) -> Array:
-        """[N]: the scores less that of one answer, which may be -inf: then all are."""
+    def less(self, base: int, rows: Sequence[int] | None = None) -> Array:
+        """The scores of all answers, or of some, less that of one answer, which may be -inf: then all are."""
+        chosen = range(len(self._rows)) if rows is None else rows
         minus = [-one for one in self._rows[base]]
-        return np.where(self._gone | self._gone[base], NINF, [math.fsum([*row, *minus]) for row in self._rows])
+        gone = self._gone[list(chosen)] | self._gone[base]
+        return np.where(gone, NINF, [math.fsum([*self._rows[row], *minus]) for row in chosen])
 
 
 def lse(scores: Array) -> float:

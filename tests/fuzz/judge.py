@@ -208,7 +208,10 @@ def _plain(case: Case, using: str, posterior: em.Posterior) -> Iterator[str]:
     """Answers that are asked for as attributes and without gradients are those of `ask`."""
     if case.model.plan(using).verdict.answers.get("log_partition") is not Quality.EXACT:
         return
-    asked = {kind: posterior.ask(kind) for kind in ("log_partition", "marginals")}
+    try:
+        asked = {kind: posterior.ask(kind) for kind in ("log_partition", "marginals")}
+    except EnergyError:  # refused, also as an attribute
+        return
     if not all(one.status.ok for one in asked.values()):
         return
     with torch.no_grad():
