@@ -21,6 +21,7 @@ from energyml.backends.beam.session import StepBackend, StepSession, first
 from energyml.bind.steps import Steps
 from energyml.bind.tensors import Environment
 from energyml.queries import Quality, Query
+from energyml.resolution import leave_type
 from energyml.result import Result, Status
 
 _NINF = float("-inf")
@@ -60,7 +61,9 @@ class BestFirstSession(StepSession):
                 unfinished.append(b)
         value = self._assignment(steps, labels, self._scored(steps, labels, score))
         statistics = {"nodes": float(looked_at), "proven": float(batch.size - len(unfinished))}
-        quality = Quality.LOWER if unfinished else Quality.EXACT
+        # A sum that left its type reads as forbidden, so that nothing is proven.
+        lost = bool(value.score.isinf().any()) and leave_type(self.problem)
+        quality = Quality.LOWER if unfinished or lost else Quality.EXACT
         return Result(value, quality, _status(unfinished, budget), statistics)
 
 

@@ -66,15 +66,14 @@ class ProgramSession(GroundedSession):
     def ask(self, query: Query) -> Result:
         """An answer that is not proven to be best is a lower bound, and its status says so."""
         result = super().ask(query)
-        is_proven = self.solved.proven == self.graph.batch.size
+        is_proven = self.solved.proven == self.graph.batch.size and not self._lost(result.value)
         quality = Quality.EXACT if is_proven and query.kind == "map" else Quality.LOWER
         return Result(result.value, quality if query.kind == "map" else Quality.UPPER, result.status, result.statistics)
 
     def status(self, query: Query, value: Any) -> Status:
         """Whether the time was enough for every example."""
         solved, size = self.solved, self.graph.batch.size
-        scores = value.score if isinstance(value, Assignment) else value
-        if bool(scores.isinf().any()) and leave_type(self.problem):
+        if self._lost(value):
             return Status(lambda: too_large(self.problem))
         if solved.proven == size or query.kind != "map":
             return Status()
@@ -83,6 +82,11 @@ class ProgramSession(GroundedSession):
             "each; raise `seconds`, or see `bound` in the statistics for how far they can be from it"
         )
         return Status(lambda: (False, message))
+
+    def _lost(self, value: Any) -> bool:
+        """Whether an answer may be missing because sums of scores left their type and read as forbidden."""
+        scores = value.score if isinstance(value, Assignment) else value
+        return bool(scores.isinf().any()) and leave_type(self.problem)
 
     def statistics(self, query: Query) -> Mapping[str, Any]:
         """[B] the upper bound of the best score, how many answers are proven, and the nodes of the search trees."""
