@@ -187,13 +187,14 @@ class VariationalSession(GroundedSession):
         """
         total = self._log_partition(query)
         if self._whole(query.answer):
-            return difference(self.problem.score(query.answer), total)
+            score = self.problem.score(query.answer)
+            return difference(score.masked_fill(self._contradicts(query.answer), float("-inf")), total)
         agreeing = self.log_z(self.problem.known(query.answer))
         return difference(agreeing, total.masked_fill(total.isneginf(), 0))
 
     def _whole(self, answer: Mapping[str, Tensor]) -> bool:
-        """Whether an answer has a label for every cell and nothing else is known; on an accelerator nobody looks."""
-        if self.graph.device.type != "cpu" or self.problem.evidence.allowed or set(answer) != set(self.graph.variables):
+        """Whether an answer has a label for every cell; on an accelerator it is not looked at."""
+        if self.graph.device.type != "cpu" or set(answer) != set(self.graph.variables):
             return False
         if not all(map(seen, answer.values())):
             return False
@@ -202,6 +203,16 @@ class VariationalSession(GroundedSession):
             if not bool(((labels >= 0) if cells is None else (labels >= 0) | ~cells).all()):
                 return False
         return True
+
+    def _contradicts(self, answer: Mapping[str, Tensor]) -> Tensor:
+        """[B]: whether an answer with a label for every cell has one that the evidence rules out."""
+        broken = torch.zeros(self.graph.batch.size, dtype=torch.bool, device=self.graph.device)
+        for name, allowed in self.problem.evidence.allowed.items():
+            labels, cells = answer[name], self.graph.batch.cells(name, self.graph.dims[name])
+            out = ~allowed.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+            out = out if cells is None else out & cells
+            broken = broken | out.reshape(len(broken), -1).any(1)
+        return broken
 
     def _marginals(self, query: Query) -> dict[str, Tensor]:
         """[B, *dims, labels]; zero where there is no cell, and for examples without any answer."""

@@ -124,7 +124,8 @@ class ReweightedSession(PropagationSession):
         own = evidence is self.problem.evidence
         passed = self.passed() if own else self.solved(self.graph.potentials(evidence), False)
         assert passed.bound is not None
-        return passed.bound + _rounding(passed.propagation, passed.state, forests_of(self.graph))
+        found = passed.bound + _rounding(passed.propagation, passed.state, forests_of(self.graph))
+        return torch.minimum(found, ceiling(passed.propagation))
 
 
 def bound(propagation: Propagation, state: State, forests: Forests) -> Tensor:
@@ -141,6 +142,25 @@ def bound(propagation: Propagation, state: State, forests: Forests) -> Tensor:
             gone = gone | (_sums(graph, factors, value.isneginf().to(graph.dtype)) > 0)
             total = total + _sums(graph, factors, forests.parents[number][:, slot] * _finite(value))
     return total.masked_fill(gone, float("-inf"))
+
+
+def ceiling(propagation: Propagation) -> Tensor:
+    """[B]: an upper bound of log Z from scores alone: the largest of each cell and factor, and the log of the answers.
+
+    Where messages about scores of very different magnitudes lose their digits, this is the better bound.
+    """
+    graph, potentials = propagation.graph, propagation.potentials
+    total = torch.zeros(graph.batch.size, device=graph.device, dtype=graph.dtype)
+    size = torch.zeros_like(total)
+    for name, scores in potentials.unary.items():
+        best = scores.amax(-1)
+        answers = (~scores.isneginf()).sum(-1).clamp(min=1).to(graph.dtype).log()
+        total = total + graph.by_example(name, _finite(best) + answers)
+        size = size + graph.by_example(name, _finite(best).abs() + answers)
+    for factors in potentials.factors:
+        best = _finite(factors.table.flatten(2).amax(-1))
+        total, size = total + graph.factor_sums(factors, best), size + graph.factor_sums(factors, best.abs())
+    return total + ROUNDING * torch.finfo(graph.dtype).eps * size
 
 
 def _summed(propagation: Propagation, state: State, number: int) -> list[Tensor]:

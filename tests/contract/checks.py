@@ -94,6 +94,9 @@ class Question:
         """Compare the score of one answer; its terms' magnitudes add up to `size`."""
         self.scores(found, wanted)
 
+    def compared_with(self, second: Sequence[Example]) -> None:
+        """Take note that an answer is made of scores of other examples too."""
+
     def probabilities(self, found: Tensor, wanted: Any) -> None:
         """Compare probabilities, entropies and the like."""
         have, want = values(found), np.asarray(wanted, dtype=np.float64)
@@ -388,7 +391,9 @@ def _compared(q: Question, kind: str) -> None:
             log_p, log_q = one.log_probabilities, two.log_probabilities
             minus = log_q if kind == "cross_entropy" else log_q - log_p
             wanted.append(float(np.where(p > 0, p * minus, 0).sum()) if p.sum() > 0 else 0.0)
-    q.scores(-q.ask(kind, other=other), wanted)
+    found = -q.ask(kind, other=other)
+    q.compared_with(second)
+    q.scores(found, wanted)
 
 
 def cross_entropy(q: Question) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +86,11 @@ class Judged(Question):
 
     def score_of(self, found: Tensor, wanted: float, size: float) -> None:
         self._compare(found, np.asarray(wanted, dtype=np.float64), np.asarray(size))
+
+    def compared_with(self, second: Sequence[Example]) -> None:
+        own = zip(self.examples, second, strict=True)
+        sizes = [two.size[one.probabilities > 0].max(initial=0.0) + _size(two) for one, two in own]
+        self.sizes = np.maximum(self.sizes, sizes)
 
     def scores(self, found: Tensor, wanted: Any) -> None:
         want = np.asarray(wanted, dtype=np.float64)
