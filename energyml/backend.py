@@ -163,12 +163,10 @@ class Problem:
             self.state = _OUTSIDE
 
     def afresh(self) -> Problem:
-        """The same batch for other parameters: what was computed from them is forgotten, what backends keep is not."""
+        """The same batch and evidence for the parameters of now: what was computed from earlier ones is left behind."""
         if self.snapshot is not None:
             self.snapshot.insist_on_given()
         env = self.env.afresh()
-        if env.batch.kept is None:
-            env.batch.kept = {}
         return Problem(self.graph, self.terms, env, self.evidence, self.answers, self.start, self.state).watched()
 
     def watched(self) -> Problem:
@@ -344,7 +342,14 @@ class Problem:
 
 
 class Session(ABC):
-    """A backend at work on one batch."""
+    """A backend at work on one batch.
+
+    Attributes:
+        ground: what the batch and its evidence alone decide, whatever the parameters are: it serves `Backend.reopen`;
+            `None` where that is nothing worth keeping.
+    """
+
+    ground: object = None
 
     @abstractmethod
     def ask(self, query: Query) -> Result:
@@ -376,6 +381,10 @@ class Backend(ABC):
     @abstractmethod
     def open(self, problem: Problem) -> Session:
         """Start on a batch; cheap, the work is done when a query asks for it."""
+
+    def reopen(self, problem: Problem, ground: object) -> Session:
+        """Start on the batch and evidence of an earlier session, whose `ground` is known, under other parameters."""
+        return self.open(problem)
 
     def own(self, model: nn.Module, owned: nn.ModuleDict) -> nn.Module | None:
         """The parameters of its own that it answers with, made when they are not there; most backends own none.

@@ -74,7 +74,7 @@ class Posterior:
         if self._backend is None:
             raise EnergyError("what `model.infer` returned can be asked again, and this posterior was made otherwise")
         problem = self.problem.afresh()
-        return Posterior(self._backend.open(problem), self._verdict, problem, self._backend)
+        return Posterior(self._backend.reopen(problem, self._session.ground), self._verdict, problem, self._backend)
 
     def ask(self, query: Query | str, **arguments: Any) -> Result:
         """Answer a query with its quality, status and statistics.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from energyml.backend import Backend, Evidence, Problem, Session
+from energyml.backend import Backend, Problem, Session
 from energyml.backends.exact.chain import ChainSession
 from energyml.backends.exact.engines import ENGINES
 from energyml.backends.exact.graph import OUTSIDE, GraphSession
@@ -18,7 +18,6 @@ from energyml.backends.gaussian.iterative import Settings
 from energyml.backends.gaussian.methods import Policy
 from energyml.backends.gaussian.session import FieldSession
 from energyml.backends.native import graphs
-from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
@@ -46,12 +45,6 @@ class Exact(Backend):
             budget = float(self.selection["memory"]) * (1 << 20)
             self.policy = Policy(iterative=False, budget=budget, settings=Settings(native=engine != "torch"))
 
-    def _kept(self, batch: Batch, evidence: Evidence) -> Ground | None:
-        """What was found about a batch that comes again."""
-        kept = batch.kept  # once: another thread may find that the batch does not come again
-        found = None if kept is None else kept.get(self.plans)
-        return found if isinstance(found, Ground) and found.evidence is evidence else None
-
     def open(self, problem: Problem) -> Session:
         """Sessions compute when a query asks; only run-time trees are rooted here."""
         if self.policy is not None:
@@ -67,9 +60,15 @@ class Exact(Backend):
                 return GraphSession(problem, ground)
         return self._look_and_open(problem)
 
+    def reopen(self, problem: Problem, ground: object) -> Session:
+        """Graphs are not grounded and planned again, unless what is known is part of compiled code."""
+        if isinstance(ground, Ground) and not ground.sources.traced:
+            return self._look_and_open(problem, ground)
+        return self.open(problem)
+
     @untraced(OUTSIDE)
-    def _look_and_open(self, problem: Problem) -> Session:
-        ground = self._kept(problem.env.batch, problem.evidence) or Ground.of(problem, self.plans, self.kernels)
+    def _look_and_open(self, problem: Problem, known: Ground | None = None) -> Session:
+        ground = known or Ground.of(problem, self.plans, self.kernels)
         return GraphSession(problem, ground) if ground.forest is None else TreeSession(problem, ground, ground.forest)
 
 

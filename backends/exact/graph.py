@@ -52,7 +52,8 @@ class GraphSession(Session):
 
     def __init__(self, problem: Problem, ground: Ground, dtype: torch.dtype | None = None) -> None:
         # All else is read from these: many sessions answer one question.
-        self.problem, self.ground, self._dtype = problem, ground, dtype
+        self.problem, self._dtype = problem, dtype
+        self.ground: Ground = ground
         self._once = Remembered().once
 
     @property

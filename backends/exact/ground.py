@@ -19,10 +19,10 @@ Elimination: TypeAlias = BatchElimination | TracedElimination
 
 
 class Ground:
-    """What is found about a batch and its evidence, once: it serves as long as both do, whatever the parameters are.
+    """What a batch and its evidence alone decide: it is found once, and serves whatever the parameters are.
 
     Args:
-        plans: known programs.
+        plans: programs by structure.
         sources: the tables of the batch.
         evidence: what is known about the answer; that of another question is looked at each time.
         kernels: whether the native kernel may be used.
@@ -38,15 +38,11 @@ class Ground:
 
     @staticmethod
     def of(problem: Problem, plans: Plans, kernels: bool) -> Ground:
-        """That of a problem; kept with a batch that comes again."""
+        """That of a problem."""
         batch = problem.env.batch
         terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
         sources = Sources(problem.graph, terms, batch, torch.compiler.is_compiling())
-        made = Ground(plans, sources, problem.evidence, kernels)
-        kept = batch.kept  # once: another thread may find that the batch does not come again
-        if kept is not None:
-            kept[plans] = made
-        return made
+        return Ground(plans, sources, problem.evidence, kernels)
 
     @property
     def forest(self) -> Forest | None:

@@ -22,7 +22,7 @@ from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Affine, Binding, Edges, Graph
 from energyml.model.types import Extent
-from energyml.transforms import compiling, numbers, readable
+from energyml.transforms import compiling, numbers
 
 
 @dataclass(frozen=True)
@@ -127,23 +127,6 @@ class Sources:
     def key(self) -> tuple[object, ...]:
         """What the shared structure of a batch depends on."""
         return len(self.terms), self.domains
-
-    def unchanged(self) -> tuple[Tensor, ...] | None:
-        """The constant lists of edges that alone decide the structure; `None` where something else does too."""
-        if not self.batch.whole:
-            return None
-        found = []
-        for term, batch in self.terms:
-            if not batch.whole:
-                return None
-            for binding in term.term.domain:
-                if isinstance(binding, Edges):
-                    known = batch.fixed.get(binding.source)
-                    known = None if known is None else readable(known)
-                    if known is None or known.is_inference():  # the latter has no version that would tell of changes
-                        return None
-                    found.append(known)
-        return tuple(found)
 
     def scopes(self, number: int) -> np.ndarray:
         """[B or 1, elements, arity]: the cells of a term's elements; one without all of its cells does not exist."""

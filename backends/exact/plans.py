@@ -62,20 +62,11 @@ class Plans:
     def __init__(self, budget: int) -> None:
         self.budget = budget * MEGABYTE
         self._known: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
-        self._constant: OrderedDict[tuple[object, ...], tuple[tuple[Tensor, ...], list[Group]]] = OrderedDict()
         self._structures: OrderedDict[tuple[object, ...], Structure] = OrderedDict()
         self.settled = Settled()  # what compiled code holds
 
     def groups(self, sources: Sources) -> list[Group]:
-        """The examples of a batch by structure; constant edges are looked at once."""
-        edges = sources.unchanged()
-        if edges is None:
-            return self._found(sources)
-        key = (sources.key, sources.batch.size, *[(id(one), one._version) for one in edges])
-        # The tensors are kept with what was found, so that their identities stay theirs.
-        return _kept(self._constant, key, lambda: (edges, self._found(sources)))[1]
-
-    def _found(self, sources: Sources) -> list[Group]:
+        """The examples of a batch by structure."""
         return sources.groups(lambda key, make: _kept(self._structures, (sources.key, key), make))
 
     def plan(self, sources: Sources, group: Group, known: np.ndarray | None, first: frozenset[int]) -> Plan:

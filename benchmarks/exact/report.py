@@ -249,13 +249,13 @@ def uai_table() -> str:
         theirs = f"{short(peer['ms'])} ms" if "ms" in peer else peer.get("refused", "")
         if "later" not in row:
             rows.append([row["model"], row["task"], f"{row['operations']:.2g}", f"{short(row['implied'])} ms",
-                         row.get("refused", ""), "", "", "", theirs, "", mark(False)])  # fmt: skip
+                         row.get("refused", ""), "", "", theirs, "", mark(False)])  # fmt: skip
             continue
         over = row["later"] / row["implied"]
         faster = [peer["ms"] / row[field] for field in ("later", "first")] if "ms" in peer else []
         kept = over <= 10 and all(one >= 20 for one in faster[:1])
         rows.append([row["model"], row["task"], f"{row['operations']:.2g}", f"{short(row['implied'])} ms",
-                     *(f"{short(row[field])} ms" for field in ("later", "again", "first")), short(over), theirs,
+                     *(f"{short(row[field])} ms" for field in ("later", "first")), short(over), theirs,
                      " / ".join(map(short, faster)), mark(kept)])  # fmt: skip
     head = (
         "model",
@@ -263,7 +263,6 @@ def uai_table() -> str:
         "operations",
         "implied",
         "ours",
-        "asked again",
         "first call",
         "times implied",
         "pgmpy",

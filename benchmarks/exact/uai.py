@@ -26,7 +26,7 @@ PATIENCE = 60  # seconds that pgmpy has for a task
 MOST = 6 * 2**30  # bytes that it may ask for
 TASKS = ("PR", "MAR")
 PASSES = {"PR": 1, "MAR": 2}
-FIRST = 15  # first questions, each of a model that was just read; their median counts
+FIRST = 15  # first calls, each of a model that was just read; their median counts
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def memory_speed(megabytes: int = 256) -> float:
 
 
 def ours(path: Path, task: str) -> dict[str, float | str]:
-    """Milliseconds of a first question, which plans, of later ones, and one asked `again`; log10 of the partition."""
+    """Milliseconds of a first call, which plans, and of later ones; log10 of the partition."""
     import torch
 
     import energyml as em
@@ -105,14 +105,9 @@ def ours(path: Path, task: str) -> dict[str, float | str]:
         found = call()
         first.append(1e3 * (CLOCK() - start))
     later = 1e3 * median_seconds(call, 1.0, 30)
-    with torch.no_grad():
-        posterior = model.infer(evidence=evidence, using="exact")
-        answer(posterior)
-        again = 1e3 * median_seconds(lambda: answer(posterior.again()), 0.5, 30)
     row: dict[str, float | str] = {
         "first": results.figure(statistics.median(first)),
         "later": results.figure(later),
-        "again": results.figure(again),
     }
     if task == "PR":
         row["log10"] = found.item() / math.log(10)

@@ -151,8 +151,6 @@ class Batch:
         dtype: the floating-point type that scores are computed in.
         fixed: those of the inputs that hold for every example and every call, as the model keeps them, [1, ...].
         checked: labels by variable that a loss has checked already: what it asks with them need not do so again.
-        kept: what backends found about the batch, by keys of their own, where they will be asked about it again; `None`
-            elsewhere, as what is found refers to the batch, and the two would hold each other.
     """
 
     size: int
@@ -168,7 +166,6 @@ class Batch:
     _cells: dict[str, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
     _exists: Mapping[str, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
     checked: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    kept: dict[object, object] | None = field(default=None, init=False, repr=False, compare=False)
     _whole: bool | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 import energyml as em
+from energyml.backends.exact.ground import Ground
+from energyml.backends.exact.grounding import Sources
+from energyml.backends.exact.plans import Plans
 
 torch.set_num_threads(1)
 
@@ -172,6 +175,54 @@ def test_a_posterior_asked_again_sees_other_parameters(edges: list[list[int]], u
     total = first.again().log_partition.sum()
     found = torch.autograd.grad(total, [model.u])[0]
     torch.testing.assert_close(found, torch.autograd.grad(fresh_total(model, known(-1, 2, -1, -1, 0)), [model.u])[0])
+
+
+@pytest.mark.parametrize("edges", [CYCLE, STAR])
+def test_again_neither_grounds_nor_plans_anew(edges: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, labels = made(edges), known(-1, 2, -1, -1, 0)
+
+    def refuse(*given: object) -> None:
+        raise AssertionError("the structure of the batch is known")
+
+    with torch.inference_mode():
+        posterior = model.infer(evidence={"y": labels}, using="exact")
+        kinds = ("log_partition", "marginals", "entropy", "map", "max_marginals")
+        for kind in kinds:
+            posterior.ask(kind)
+    monkeypatch.setattr(Ground, "of", refuse)
+    monkeypatch.setattr(Plans, "plan", refuse)
+    monkeypatch.setattr(Sources, "scopes", refuse)
+    for _ in range(2):
+        with torch.no_grad():
+            model.u.add_(torch.randn_like(model.u))
+        posterior = posterior.again()
+        truth = copy.deepcopy(model).infer(evidence={"y": labels}, using="enumerate")
+        for kind in kinds[:3]:
+            torch.testing.assert_close(posterior.ask(kind).value, truth.ask(kind).value)
+        torch.testing.assert_close(posterior.map().score, truth.map().score)
+        found = torch.autograd.grad(posterior.log_partition.sum(), [model.u])[0]
+        torch.testing.assert_close(found, torch.autograd.grad(fresh_total(model, labels), [model.u])[0])
+
+
+def test_again_inside_of_transforms() -> None:
+    model, labels = made(), known(-1, 2, -1, -1, 0)
+    posterior = model.infer(evidence={"y": labels}, using="exact")
+    posterior.log_partition  # noqa: B018
+
+    def total(u: Tensor) -> Tensor:
+        model._parameters["u"] = u
+        try:
+            return posterior.again().log_partition.sum()
+        finally:
+            model._parameters["u"] = own
+
+    own = model.u
+    several = torch.randn(3, *own.shape, dtype=own.dtype)
+    found = torch.func.vmap(torch.func.grad(total))(several)
+    for one, slope in zip(several, found, strict=True):
+        with torch.no_grad():
+            own.copy_(one)
+        torch.testing.assert_close(slope, torch.autograd.grad(fresh_total(model, labels), [own])[0])
 
 
 def test_repeated_calls_without_gradients_notice_all_that_changes() -> None:
