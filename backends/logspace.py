@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.transforms import recorded
+from energyml.execution import is_functional
 
 
 def logsumexp(values: Tensor, dim: int) -> Tensor:
     """The log of the sum of exp along a dim; -inf, with zero gradients, where every value is -inf or there is none."""
-    if (values.requires_grad and torch.is_grad_enabled()) or recorded():
+    if (values.requires_grad and torch.is_grad_enabled()) or is_functional():
         return tracked_logsumexp(values, dim)
     if values.shape[dim] == 0:
         return values.sum(dim) + float("-inf")

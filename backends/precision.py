@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from energyml.bind.batch import HALF, accumulated, full_precision
+from energyml.execution import as_numpy, is_host_readable
 from energyml.queries import Query
 from energyml.result import Assignment
-from energyml.transforms import numbers, seen
 
 __all__ = ["HALF", "accumulated", "cancels", "compensated", "full_precision", "large", "rounded", "widened"]
 
@@ -36,7 +36,7 @@ def large(*scores: Tensor) -> bool:
     """
     total = 0.0
     for one in scores:
-        total += _largest(one) if one.dtype is torch.float32 and seen(one) else 0.0
+        total += _largest(one) if one.dtype is torch.float32 and is_host_readable(one) else 0.0
         if total > LARGEST_SUM:
             return True
     return False
@@ -65,7 +65,7 @@ def compensated(values: Tensor) -> Tensor:
 
 def _largest(scores: Tensor) -> float:
     """The largest magnitude of a finite number; 0 where there is none."""
-    found = numbers(scores.detach())
+    found = as_numpy(scores.detach())
     if found is None or not found.size:
         return 0.0
     high, low = float(found.max()), float(found.min())

@@ -5,7 +5,6 @@ Names are imported when they are first used, so that checking a spec never impor
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +81,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name not in _PUBLIC and name not in _MODULES:
         raise AttributeError(f"module 'energyml' has no attribute '{name}'")
-    collecting = gc.isenabled()
-    gc.disable()  # importing makes no garbage, and a collection would walk all of torch's objects: 0.1 s
-    try:
-        value = import_module(_MODULES[name]) if name in _MODULES else getattr(import_module(_PUBLIC[name]), name)
-    finally:
-        if collecting:
-            gc.enable()
+    value = import_module(_MODULES[name]) if name in _MODULES else getattr(import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value
 

@@ -25,12 +25,12 @@ from energyml.bind.tensors import Environment
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError, Source
+from energyml.execution import NotRecorded, is_eager, is_functional, may_cache, refuse_single_call_tracers
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Result
 from energyml.training_state import TrainingState
-from energyml.transforms import NotRecorded, eager, keepable, recorded, refuse_recorders_of_one_call
 
 if TYPE_CHECKING:
     from energyml.data.dataset import Dataset
@@ -171,12 +171,12 @@ class Problem:
 
     def watched(self) -> Problem:
         """The problem itself, which now notices changes of its weights and of the tensors of its call."""
-        if eager():
+        if is_eager():
             if self.env.batch.device.type == "meta":  # what watches operations may want shapes alone
                 raise self._without_numbers()
         else:
-            refuse_recorders_of_one_call()
-            if recorded():
+            refuse_single_call_tracers()
+            if is_functional():
                 return self
         self.snapshot = Snapshot(self.env.module, self._given())
         return self
@@ -195,14 +195,14 @@ class Problem:
         """Raise `PosteriorOutdated` where weights or inputs have changed since the problem was made."""
         if self.snapshot is None:
             return
-        if not eager():
-            refuse_recorders_of_one_call()
-            if not keepable():
+        if not is_eager():
+            refuse_single_call_tracers()
+            if not may_cache():
                 raise NotRecorded(
                     "this posterior was made before the program that is recorded now, and keeps tensors for later "
                     "calls; call `infer` inside of the program"
                 )
-            if recorded():
+            if is_functional():
                 return
         self.snapshot.insist()
 

@@ -16,13 +16,13 @@ from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError, join_names
+from energyml.execution import CompileConstants, compile_constant
 from energyml.ir.graph import Graph
 from energyml.plan.backend_card import BackendCard
 from energyml.plan.planner import AUTO, Plan, Verdict, candidates, plan
 from energyml.plan.structure import Structure
 from energyml.posterior import Posterior
 from energyml.queries import Quality
-from energyml.untraced import Settled, settled
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
@@ -96,12 +96,12 @@ class Choices:
         self._model = compiled.model
         self._graph, self._terms, self._structure = graph, terms, structure
         self._ready: dict[str, tuple[Backend, Verdict]] = {}
-        self._settled = Settled()
+        self._constants = CompileConstants()
 
     def afresh(self) -> Choices:
         """The same spec's choices, with nothing made yet."""
         made = self.__class__.__new__(self.__class__)
-        made.__dict__.update(self.__dict__, _ready={}, _settled=Settled())
+        made.__dict__.update(self.__dict__, _ready={}, _constants=CompileConstants())
         return made
 
     def plan(self, using: str | Selection | None, queries: Sequence[str]) -> Plan:
@@ -118,27 +118,27 @@ class Choices:
 
         return read_choice("backend", using, self._model)
 
-    def backend(self, using: str | Selection | None, followed: bool = True) -> tuple[Backend, Verdict]:
+    def backend(self, using: str | Selection | None, functional: bool = True) -> tuple[Backend, Verdict]:
         """A backend that is prepared for the model, and what the planner says about it; refused with the reason.
 
-        Compiled code, which may be under way where calls are `followed`, has its own.
+        Compiled code has its own; where the caller knows that the mode is not functional, nothing is being compiled.
         """
         key = using if isinstance(using, str) else str(using)
-        if followed and torch.compiler.is_compiling():
-            found: tuple[Backend, Verdict] = getattr(self._settled, self._settle("backend", key))
+        if functional and torch.compiler.is_compiling():
+            found: tuple[Backend, Verdict] = getattr(self._constants, self._constant("backend", key))
             return found
         return self._ready.get(key) or self._prepared(key, using)
 
     def fitting(self, using: str | Selection | None, batch: Batch) -> tuple[Backend, Verdict]:
         """As `backend`; `auto` passes over its first choice where that refuses examples of this size."""
-        found = self.backend(using, followed=False)
+        found = self.backend(using, functional=False)
         selection = found[1].selection
         card = cast("BackendCard", selection.card)
         if not card.refuses_by_size or not self._is_free(using):
             return found
         structure = replace(self._structure, sizes={**self._structure.sizes, **batch.sizes()})
         others = candidates(structure, ()) if card.refuses(structure, selection) is not None else []
-        return self.backend(others[0].selection, followed=False) if others else found
+        return self.backend(others[0].selection, functional=False) if others else found
 
     def _is_free(self, using: str | Selection | None) -> bool:
         selection = self.selection(using)
@@ -171,7 +171,7 @@ class Choices:
                 )
             return stages[0]
         if torch.compiler.is_compiling():
-            found: Selection = getattr(self._settled, self._settle("objective", objective))
+            found: Selection = getattr(self._constants, self._constant("objective", objective))
             return found
         return self._read_objective(objective)
 
@@ -184,13 +184,13 @@ class Choices:
         """The function behind an objective."""
         found: Loss
         if torch.compiler.is_compiling():
-            found = getattr(self._settled, self._settle("loss", objective.name))
+            found = getattr(self._constants, self._constant("loss", objective.name))
         else:
             found = cards.implementation(objective.card)
         return found
 
-    @settled
-    def _settle(self, kind: str, text: str) -> str:
+    @compile_constant
+    def _constant(self, kind: str, text: str) -> str:
         """The name of a backend, an objective or the function behind one, found while code is compiled."""
         make: Callable[[], object]
         if kind == "backend":
@@ -201,4 +201,4 @@ class Choices:
             card = cards.find("objective", text)
             assert card is not None
             make = partial(cards.implementation, card)
-        return self._settled.keep((kind, text), make)
+        return self._constants.keep((kind, text), make)

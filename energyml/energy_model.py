@@ -24,11 +24,11 @@ from energyml.cards.card import Selection
 from energyml.choices import BackendRefused as BackendRefused
 from energyml.choices import Choices
 from energyml.diagnostics import EnergyError, Source
+from energyml.execution import call_or_explain, is_functional, refuse_single_call_tracers
 from energyml.plan.planner import Plan, Verdict
 from energyml.plan.structure import Structure, recognise
 from energyml.posterior import Posterior
 from energyml.training_state import TrainingState
-from energyml.transforms import recordable, recorded, refuse_recorders_of_one_call
 
 if TYPE_CHECKING:
     from energyml.driver import Compiled
@@ -278,19 +278,19 @@ class EnergyModel(nn.Module):
         state: TrainingState | None = None,
     ) -> Posterior:
         """As `infer`; the shapes of an answer may tell sizes."""
-        followed = recorded()
-        if followed:
-            refuse_recorders_of_one_call()
+        functional = is_functional()
+        if functional:
+            refuse_single_call_tracers()
         batch, known = self._made(evidence, answer, inputs, lengths, mask)
         # Evidence may leave few of an example's many answers, which its sizes do not tell.
-        fitting = not followed and not known.allowed
-        backend, verdict = self._choices.fitting(using, batch) if fitting else self._choices.backend(using, followed)
+        fitting = not functional and not known.allowed
+        backend, verdict = self._choices.fitting(using, batch) if fitting else self._choices.backend(using, functional)
         problem = self.problem_of(batch, known, self._answers.labels(start, batch) if start else {})
         if state is not None:
             problem.state = state
         opened = (
-            recordable(f"a batch of `{verdict.selection.name}`", backend.open, problem)
-            if followed
+            call_or_explain(f"a batch of `{verdict.selection.name}`", backend.open, problem)
+            if functional
             else backend.open(problem)
         )
         return Posterior(opened, verdict, problem, backend)
@@ -407,7 +407,7 @@ class EnergyModel(nn.Module):
         batch = problem.env.batch
         answer = self._answers.labels(answer, batch)
         batch.checked.update(answer)
-        losses = recordable(f"the loss `{chosen.name}`", self._choices.loss(chosen), posterior, answer, chosen)
+        losses = call_or_explain(f"the loss `{chosen.name}`", self._choices.loss(chosen), posterior, answer, chosen)
         return ExampleLosses(losses, chosen, problem, lambda: labelled_cells(answer))
 
     def losses_under(

@@ -18,11 +18,11 @@ from energyml.bind.inputs import overflow
 from energyml.cards.card import Selection
 from energyml.copied import Call, kept_values
 from energyml.diagnostics import EnergyError, join_names
+from energyml.execution import call_or_explain, is_functional, is_host_readable, may_cache
 from energyml.plan.planner import Verdict, candidates
 from energyml.queries import QUERIES, Quality, Query
 from energyml.resolution import RESOLVED, SCORED, leave_type, outside, too_large, unresolved
 from energyml.result import Assignment, Result, Status, not_a_number, without_answer
-from energyml.transforms import keepable, recordable, recorded, seen
 
 if TYPE_CHECKING:
     from energyml.certificates import Certificate
@@ -100,7 +100,7 @@ class Posterior:
         weaker = quality is Quality.EXACT and result.quality is not Quality.EXACT
         quality = result.quality if weaker else quality
         status = result.status
-        if not recorded():
+        if not is_functional():
             status = status.also(partial(self._check, checked, quality, result, searched, _grad_enabled()))
         return Result(result.value, quality, status, result.statistics)
 
@@ -205,9 +205,9 @@ class Posterior:
                 raise QueryRefused(f"`expectation` asks about `{name}`, which the model does not have")
             if not isinstance(one, Tensor):
                 raise QueryRefused(f"`expectation` needs a tensor for `{name}`, found {type(one).__name__}")
-            if one.is_floating_point() and seen(one) and math.isnan(float(one.detach().sum())):
+            if one.is_floating_point() and is_host_readable(one) and math.isnan(float(one.detach().sum())):
                 self._refuse_values(name, one.isnan(), "NaN")
-            left = overflow(one, one.to(self.problem.env.batch.dtype)) if seen(one) else None
+            left = overflow(one, one.to(self.problem.env.batch.dtype)) if is_host_readable(one) else None
             if left is not None:
                 kind = str(self.problem.env.batch.dtype).removeprefix("torch.")
                 self._refuse_values(name, left, f"a number that {kind} cannot hold")
@@ -249,7 +249,7 @@ class Posterior:
             self.ask(kind)  # refuses, and says what can be asked
         self.problem.insist_unchanged()
         value = self._insisted(self._answered(_PLAIN[kind]))
-        if self.problem.env.batch.device.type == "cpu" and not recorded():
+        if self.problem.env.batch.device.type == "cpu" and not is_functional():
             Status(partial(self._unresolved, kind, self._verdict.answers[kind], value, tracked)).insist()
         self._values[kind, tracked] = value
         return value
@@ -257,11 +257,11 @@ class Posterior:
     def _answered(self, query: Query) -> Result:
         if self.problem.snapshot is not None:  # made where operations ran at once
             return self._session.ask(query)
-        return recordable(f"`{self.backend}` answering `{query.kind}`", self._session.ask, query)
+        return call_or_explain(f"`{self.backend}` answering `{query.kind}`", self._session.ask, query)
 
     def _insisted(self, result: Result) -> Any:
         """The value of an answer that is no failure; where asking would wait for a device, failures are NaN."""
-        if result.status.is_open and self.problem.env.batch.device.type == "cpu" and keepable():
+        if result.status.is_open and self.problem.env.batch.device.type == "cpu" and may_cache():
             result.status.insist()
         return result.value
 

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "energyml.diagnostics": (),
     "energyml.errors": ("energyml.diagnostics",),
     "energyml.queries": (),
+    "energyml.execution": ("energyml.diagnostics",),
     "energyml.grammar": (),
     "energyml.syntax": (*MESSAGES, "energyml.grammar"),
     "energyml.cards": ("energyml.diagnostics", "energyml.syntax"),
@@ -55,6 +56,10 @@ LAZY = ("networkx",)
 
 # The core reaches what is inside this package through the registry, by name.
 REGISTERED = "energyml.backends"
+
+# Private parts of torch, from which the execution mode is read: one module alone knows them.
+PRIVATE = ("torch._C", "torch._dynamo", "torch._functorch")
+KNOWS_PRIVATE = "energyml.execution"
 
 # Importing these, and running `energyml check`, loads none of HEAVY.
 LIGHT = (*ROAD, "energyml.cli")
@@ -152,9 +157,21 @@ def test_layering() -> None:
     assert not found, "\n".join(["imports against the layering:", *found])
 
 
+def test_the_execution_mode_is_read_in_one_module() -> None:
+    found = [
+        f"{module}:{node.lineno} reads {ast.unparse(node)}"
+        for module, file in sorted(module_files().items())
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in PRIVATE and module != KNOWS_PRIVATE
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_every_row_is_about_something() -> None:
     modules = module_files()
-    names = {*MAY_IMPORT, *NEVER_IMPORT, REGISTERED, *LIGHT} | {other for row in MAY_IMPORT.values() for other in row}
+    names = {*MAY_IMPORT, *NEVER_IMPORT, REGISTERED, KNOWS_PRIVATE, *LIGHT} | {
+        other for row in MAY_IMPORT.values() for other in row
+    }
     assert names <= modules.keys()
 
 

@@ -20,9 +20,9 @@ from energyml.backends.gaussian.session import FieldSession
 from energyml.backends.native import graphs
 from energyml.bind.terms import BoundTerm
 from energyml.diagnostics import EnergyError
+from energyml.execution import graph_break, is_fullgraph
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
-from energyml.untraced import one_graph, untraced
 
 # Graphs of more cells are left out of compiled code, unless all of it must be one graph: compiling takes about as long
 # for every cell, and what comes of it is slower than the kernels from some 20 cells on.
@@ -54,7 +54,7 @@ class Exact(Backend):
         return self._open_graph(problem)
 
     def _open_graph(self, problem: Problem) -> Session:
-        if torch.compiler.is_compiling() and (_cells(problem) <= COMPILED_CELLS or one_graph()):
+        if torch.compiler.is_compiling() and (_cells(problem) <= COMPILED_CELLS or is_fullgraph()):
             ground = Ground.of(problem, self.plans, self.kernels)
             if ground.sources.fixed:
                 return GraphSession(problem, ground)
@@ -66,7 +66,7 @@ class Exact(Backend):
             return self._look_and_open(problem, ground)
         return self.open(problem)
 
-    @untraced(OUTSIDE)
+    @graph_break(OUTSIDE)
     def _look_and_open(self, problem: Problem, known: Ground | None = None) -> Session:
         ground = known or Ground.of(problem, self.plans, self.kernels)
         return GraphSession(problem, ground) if ground.forest is None else TreeSession(problem, ground, ground.forest)

@@ -35,9 +35,9 @@ from energyml.backends.expectations import (
 from energyml.backends.logspace import difference
 from energyml.backends.precision import accumulated, cancels, large, rounded
 from energyml.bind.batch import Along, wide
+from energyml.execution import gradients, is_functional
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
-from energyml.transforms import gradients, recorded
 
 
 class ChainSession(Session):
@@ -163,7 +163,7 @@ class ChainSession(Session):
         potentials = self.potentials
         if potentials.unary.shape[1] == 0:
             return potentials.unary, potentials.pair  # no cells: nothing to differentiate, and nothing in the answer
-        if recorded():
+        if is_functional():
             return self._followed_moments(potentials, pairs)
         direct = self.engine.marginals(potentials, pairs)
         if direct is not None:

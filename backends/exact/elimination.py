@@ -22,7 +22,7 @@ from energyml.backends.exact.plans import Plan, Tables
 from energyml.backends.logspace import entropy_terms, logsumexp, softmax
 from energyml.backends.native import graph as native
 from energyml.backends.native import graphs
-from energyml.transforms import addressable
+from energyml.execution import is_addressable
 
 
 @dataclass(frozen=True)
@@ -391,7 +391,7 @@ class _LogPartition(torch.autograd.Function):
         saved = iter(ctx.saved_tensors)
         tables: list[Tensor | None] = [next(saved) if given else None for given in ctx.given]
         wanted = [bool(one) for one in ctx.needs_input_grad[1:]]
-        if torch.is_grad_enabled() or not addressable(gradients[0]):
+        if torch.is_grad_enabled() or not is_addressable(gradients[0]):
             return (None, *_differentiable(ctx.run, tables, wanted, gradients[0]))
         found = ctx.run.shares(tables, wanted, gradients[0])
         return (
@@ -425,7 +425,7 @@ def slopes(total: Tensor, leaves: Sequence[Tensor], *, again: bool) -> Sequence[
 
 def runs_natively(tables: Tables) -> bool:
     """Whether the native kernel can run on these tables."""
-    return graphs is not None and addressable(*[table for table in tables if table is not None])
+    return graphs is not None and is_addressable(*[table for table in tables if table is not None])
 
 
 def tracked(tables: Tables) -> bool:
@@ -438,7 +438,7 @@ def leaf(table: Tensor, again: bool) -> Tensor:
     return table if again and table.requires_grad else table.detach().clone().requires_grad_()
 
 
-def recordable(table: Tensor | None) -> Tensor | None:
+def savable(table: Tensor | None) -> Tensor | None:
     """A table that autograd takes: a copy where it was made in inference mode."""
     return table.clone() if table is not None and table.is_inference() else table
 

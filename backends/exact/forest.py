@@ -20,7 +20,7 @@ from energyml.backends.exact.elimination import runs_natively, slopes, tracked
 from energyml.backends.exact.grounding import Sources
 from energyml.backends.logspace import logsumexp
 from energyml.backends.native.forest import Trees, order_trees, sweep
-from energyml.transforms import addressable
+from energyml.execution import is_addressable
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         unary, pair = ctx.saved_tensors
-        if torch.is_grad_enabled() or not addressable(gradients[0]):
+        if torch.is_grad_enabled() or not is_addressable(gradients[0]):
             return None, *_differentiable(ctx.forest, unary, pair, ctx.labels, gradients[0]), None
         weights = gradients[0]
         swept, ctx.swept = ctx.swept, None  # the caller may write into its gradients

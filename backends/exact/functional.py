@@ -21,15 +21,15 @@ from energyml.backends.logspace import difference
 from energyml.backends.native import chain as native
 from energyml.bind.batch import wide
 from energyml.diagnostics import ShapeError
+from energyml.execution import is_host_readable, refuse_single_call_tracers, under_transform
 from energyml.result import ABSENT
-from energyml.transforms import followed, refuse_recorders_of_one_call, seen
 
 __all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals", "chain_nll_and_grad"]
 
 
 def _potentials(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Potentials:
     """The scores for the torch recursion, or what is wrong with their sizes."""
-    refuse_recorders_of_one_call()
+    refuse_single_call_tracers()
     form, shape = unary.shape, pair.shape
     if lengths is not None and (lengths.ndim != 1 or len(lengths) != form[0]):
         raise ShapeError(f"expected lengths {list(form[:1])}, one for each chain, found {list(lengths.shape)}")
@@ -85,7 +85,7 @@ def _likelihood(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor | N
         found = recursion.chain_likelihood(potentials, labels)
         if found is not None:
             return found
-    if seen(labels) and not followed():
+    if is_host_readable(labels) and not under_transform():
         strange = (labels < -1) | (labels >= unary.shape[2])
         if lengths is not None:
             strange &= torch.arange(unary.shape[1]) < lengths.unsqueeze(1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from energyml.backend import Evidence, Problem, QueryRefused, Session
 from energyml.backends.costs import cost_of
-from energyml.backends.exact.elimination import BatchElimination, leaf, recordable, runs_natively, slopes, tracked
+from energyml.backends.exact.elimination import BatchElimination, leaf, runs_natively, savable, slopes, tracked
 from energyml.backends.exact.ground import Elimination, Ground
 from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
@@ -26,12 +26,11 @@ from energyml.backends.logspace import difference
 from energyml.backends.precision import accumulated, cancels, large, rounded, widened
 from energyml.bind.batch import Batch, wide
 from energyml.bind.terms import TableTerm
+from energyml.execution import gradients, graph_break, is_functional, unwrapped
 from energyml.ir.graph import Graph
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
-from energyml.transforms import gradients, readable, recorded
-from energyml.untraced import untraced
 
 # What the compiler says where it is told to make one graph.
 OUTSIDE = (
@@ -107,11 +106,11 @@ class GraphSession(Session):
             return self._look_and_answer(query)
         return self._answer(query) if query.generator is None else self._draw_and_answer(query)
 
-    @untraced(OUTSIDE)
+    @graph_break(OUTSIDE)
     def _look_and_answer(self, query: Query) -> Result:
         return self._answer(query)
 
-    @untraced("compiled code has no generator of its own: `exact` draws outside of the graph where one is given")
+    @graph_break("compiled code has no generator of its own: `exact` draws outside of the graph where one is given")
     def _draw_and_answer(self, query: Query) -> Result:
         return self._answer(query)
 
@@ -260,7 +259,7 @@ class GraphSession(Session):
         if self.problem.evidence.allowed or set(answer) != set(self.variables):
             return False
         absent = [self.batch.cells(v.name, v.dims) for v in self.graph.discrete]
-        if any(one is not None and readable(one) is None for one in (*answer.values(), *absent)):
+        if any(one is not None and unwrapped(one) is None for one in (*answer.values(), *absent)):
             return False
         return all(
             bool(((answer[v.name] >= 0) if cells is None else (answer[v.name] >= 0) | ~cells).all())
@@ -284,14 +283,14 @@ class GraphSession(Session):
         run = self.ground.run(self.problem.evidence)
         if not run.parts:
             return [self._unasked() if table is None else self._nothing(*table.shape[1:]) for table in tables]
-        if recorded():
+        if is_functional():
             return self._followed_shares(run, tables, wanted)
         if isinstance(run, BatchElimination) and run.direct(tables):
             shares, unasked = run.shares(tables, wanted).gradients, self._unasked()
             return [unasked if one is None else one.to(self.dtype) for one in shares]
         wanted_again = tracked(tables)
         with torch.inference_mode(False), torch.enable_grad():
-            leaves = [leaf(table, wanted_again) if one and table is not None else recordable(table)
+            leaves = [leaf(table, wanted_again) if one and table is not None else savable(table)
                       for table, one in zip(tables, wanted, strict=True)]  # fmt: skip
             log_z = run.log_partition(leaves)
             total = log_z.masked_fill(log_z.isneginf(), 0).sum()
@@ -381,7 +380,7 @@ class GraphSession(Session):
             total = total + expected(_summing_to_one(p, arity), score)
         return total
 
-    @untraced(OUTSIDE)
+    @graph_break(OUTSIDE)
     def _look_and_expect(self, other: Problem) -> Tensor:
         ground = Ground.of(self.problem, self.ground.plans, self.kernels)
         return GraphSession(self.problem, ground, self._dtype).expected_score(other)
@@ -430,7 +429,7 @@ class GraphSession(Session):
                 between = [1] * (scores.dim() - 1)
                 there = exists.reshape(exists.shape[0], *between, *exists.shape[1:])
                 by_name[variable.name] = by_name[variable.name].masked_fill(~there, ABSENT)
-        if tracked([*self.tables(), *cost.values()]) or recorded():
+        if tracked([*self.tables(), *cost.values()]) or is_functional():
             path = self._answer_scores(by_name, scores.shape, cost).masked_fill(~found, 0)
             # the values stay sorted, the gradients are those of the answers
             scores = scores.detach() + (path - path.detach())

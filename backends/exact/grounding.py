@@ -20,9 +20,9 @@ from energyml.backends.native.planning import Scopes, gathered
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
+from energyml.execution import as_numpy, is_recording
 from energyml.ir.graph import Affine, Binding, Edges, Graph
 from energyml.model.types import Extent
-from energyml.transforms import compiling, numbers
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,8 @@ class Sources:
 
 def _read(structure: Tensor) -> np.ndarray:
     """Positions that decide which cells a factor touches; refused where `vmap` maps over them."""
-    found = numbers(structure if structure.is_cpu else structure.cpu())
-    if found is None and compiling():
+    found = as_numpy(structure if structure.is_cpu else structure.cpu())
+    if found is None and is_recording():
         raise QueryRefused(
             "which cells the factors touch depends on edges or masks, whose numbers are not there while a program is "
             "recorded; give edges that hold for all calls to the model, as in `model.fix(edges=...)`, and compile with "

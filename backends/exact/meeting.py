@@ -25,17 +25,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from energyml.backends.exact.recording import buffer, may_read_back, overwritable
 from energyml.backends.exact.scan import Blocks
-from energyml.transforms import keepable
+from energyml.execution import is_functional, may_cache, under_transform
 
-# Up to how many sums for one step, and for all of them, they are held.  A sum takes about a nanosecond more than where
-# it is forgotten, and a question that a step of the way back need not ask saves some five microseconds.
+# Up to how many sums for one step, and for all of them, they are held.  A sum that is held costs a little more than
+# one that is not, and saves the way back as much as calling an operation for thousands of sums.
 FEW, HELD = 1 << 10, 1 << 18
 # How many steps early the blocks of the way back start, and what cutting it must save to be done.
 EARLY, WORTH = 20, 0.8
-# Seconds, measured on one thread: a step of the way back beside its arithmetic, a chain in it, and a label of that.
-ASK, LANE, LABEL = 7e-6, 6e-8, 1.5e-9
+# Calling the operations of a step of the way back, and a chain in it, in labels of one that take as long.
+ASK, LANE = 5_000, 40
 # Up to how many sums for one step the tables are repeated for each chain, which is faster to read.
 REPEATED = 100_000
 # Rows of sums that threads share are filled up to a multiple of this: torch adds 32 of them at once in its widest
@@ -50,11 +49,11 @@ Ends = tuple[Tensor, Tensor]
 
 
 def holds(scores: Tensor) -> bool:
-    """Whether scores [B, T, C] have so few sums that holding them is faster, and nobody minds overwriting them."""
+    """Whether scores [B, T, C] have so few sums that holding them is faster, and buffers may be overwritten."""
     batch, size, labels = scores.shape
     sums = batch * labels**2
     few = sums <= FEW and sums * (size - 1) <= HELD
-    return few and scores.dtype in (torch.float32, torch.float64) and overwritable()
+    return few and scores.dtype in (torch.float32, torch.float64) and not is_functional()
 
 
 def best_from_both_ends(
@@ -130,7 +129,7 @@ def _recalled(scores: Tensor, steps: Tensor, count: Tensor | None) -> tuple[Tens
     batch, size, labels = scores.shape
     lanes, half = 2 * batch, size // 2
     # What is no plain tensor may be the stand-in of one, of which nothing must be kept.
-    known = _shape_of if type(scores) is Tensor and keepable() else _shape_of.__wrapped__
+    known = _shape_of if type(scores) is Tensor and may_cache() else _shape_of.__wrapped__
     shape = known(batch, size, labels, torch.promote_types(scores.dtype, steps.dtype), scores.device)
     # [N+1, 2, B]: where there is no cell, of those that the maxima start with and then of those that each step counts.
     gone = shape.bounds >= (size if count is None else count)
@@ -230,7 +229,7 @@ def _asked(ends: Ends, steps: Tensor, labels: int, count: Tensor | None, spread:
     leads = torch.stack([steps.mT, steps]).view(-1, most)
     offset = torch.arange(0, len(leads), most, device=label.device).view(2, -1)
     label, offset = (label + offset).view(-1), offset.expand(2, batch).reshape(-1)
-    path = _merged(states[:-1], leads, label, offset) if may_read_back(states) else None
+    path = _merged(states[:-1], leads, label, offset) if states.is_cpu and not is_functional() else None
     if path is None:
         path = torch.cat(_walked(reversed(states[:-1].unbind(0)), leads, label, offset))
     return score, path % most
@@ -251,11 +250,11 @@ def _maxima(ends: Ends, steps: Tensor, labels: int, wide: bool) -> Tensor:
         if 2 * batch * labels**2 <= REPEATED:
             table = table.expand(most, 2, batch, labels)
         table = table.contiguous()
-    if torch._C._are_functorch_transforms_active():
+    if under_transform():
         states = states + table.new_zeros(())  # mapped where the tables are, as all that is written there will be
     before = states.unsqueeze(2) if wide else states.permute(0, 3, 1, 2).unsqueeze(-1)
     behind = (states if wide else states[..., :labels]).unbind(0)
-    spare = buffer(most, *behind[0].shape, like=states)
+    spare = None if is_functional() else states.new_empty(most, *behind[0].shape)
     for ahead, cell in zip(before.unbind(0), behind[1:], strict=False):
         cell.add_(torch.add(ahead, table, out=spare).amax(0))
     return states.mT.contiguous() if wide else states.flatten(1, 2)
@@ -292,7 +291,7 @@ def _walked(before: Iterable[Tensor], leads: Tensor, label: Tensor, offset: Tens
 @lru_cache
 def _cut(steps: int, lanes: int, labels: int) -> Blocks:
     """One block, or as many as make a way back of so many steps faster."""
-    work = lanes * (LANE + labels * LABEL)
+    work = lanes * (LANE + labels)
     number = max(1, round(math.sqrt(steps * ASK / (EARLY * work))))
     length = max(EARLY, -(-steps // number))
     number = -(-steps // length)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from energyml.backend import Evidence
 from energyml.backends.exact.grounding import Sources
-from energyml.transforms import numbers
+from energyml.execution import as_numpy
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def _looked_at(evidence: Evidence, sources: Sources) -> Observed | None:
     for name in evidence.allowed:
         span, count = cells.span(name), prod(cells.shapes[name])
         clamped = evidence.labels.get(name)
-        seen = numbers(evidence.allowed[name] if clamped is None else clamped)
+        seen = as_numpy(evidence.allowed[name] if clamped is None else clamped)
         if seen is None:
             return None
         if clamped is not None:
@@ -94,7 +94,7 @@ def _leave_out_absent(evidence: Evidence, sources: Sources, labels: np.ndarray, 
         exists = sources.batch.cells(variable.name, variable.dims)
         if exists is None:
             continue
-        seen = numbers(exists)
+        seen = as_numpy(exists)
         if seen is None:
             return False
         span = sources.cells.span(variable.name)

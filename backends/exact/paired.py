@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.recording import untaped
+from energyml.execution import without_autograd
 
 # Up to how much work a step is small: labels, and entries of the vectors of all chains.
 LABELS, ENTRIES = 48, 2048
@@ -37,7 +37,7 @@ def forward_log_z(scores: Tensor, steps: Tensor, count: Tensor | None) -> Tensor
         steps: [B or 1, T-1 or 1, C, C] of the same type.
         count: [B] how many cells each chain has; `None` when all have T.
     """
-    with untaped():
+    with without_autograd():
         fit = _fit(scores, steps, torch.float64)
         if fit is None:
             return None
@@ -71,7 +71,7 @@ def paired(scores: Tensor, steps: Tensor, exists: Tensor | None) -> Paired | Non
         steps: [B or 1, T-1 or 1, C, C] of the same type.
         exists: [B, T] which cells exist; `None` when all do.
     """
-    with untaped():
+    with without_autograd():
         small = scores.shape[0] * scores.shape[2] <= WIDENED
         fit = _fit(scores, steps, torch.float64 if small else scores.dtype)
         if fit is None:
@@ -184,7 +184,7 @@ class Paired:
         Steps are the one that was given, or `each` one [B, T-1, C, C].
         """
         labels = self._labels
-        with untaped():
+        with without_autograd():
             ahead = self._vectors[:, :, 0]
             ahead = ahead / ahead.sum(-1, keepdim=True)
             # [T, B, C]: the backward vectors; what is multiplied with the table to make those of the cell before.

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from energyml.backends.exact.paired import Paired, forward_log_z, paired
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recording import entered
 from energyml.backends.exact.scaled import Scaled
 from energyml.backends.exact.scan import cut
 from energyml.backends.exact.threads import for_small_steps
 from energyml.backends.exact.unscaled import LogSpace, cleared, taped_log_partition
 from energyml.backends.logspace import softmax, tracked_logsumexp
 from energyml.backends.precision import full_precision
-from energyml.transforms import compiling, followed
+from energyml.execution import is_recording, under_transform
 
 Run = Paired | Scaled | LogSpace
 
@@ -42,11 +41,11 @@ def log_partition(potentials: Potentials) -> Tensor:
         only = cleared(scores, exists)[:, 0]  # what padding holds has no gradient
         total = tracked_logsumexp(only.to(torch.promote_types(dtype, torch.float32)), 1)
         return (total if exists is None else torch.where(exists[:, 0], total, 0)).to(dtype)
-    if compiling():
+    if is_recording():
         return taped_log_partition(scores, steps, potentials.exists).to(dtype)
-    if not _recorded(scores, steps):
+    if not _is_differentiated(scores, steps):
         return _log_z(potentials).to(dtype)
-    value: Tensor = entered(LogPartition, scores, steps, potentials.exists, Kept())
+    value: Tensor = LogPartition.apply(scores, steps, potentials.exists, Saved())  # type: ignore[no-untyped-call]
     return value
 
 
@@ -62,9 +61,9 @@ def marginals(scores: Tensor, steps: Tensor, exists: Tensor | None, pairs: bool)
         cells = cells if exists is None else cells.masked_fill(~exists.unsqueeze(-1), 0)
         joint = scores.new_zeros(batch, max(0, size - 1), labels, labels) if pairs else None
         return cells.to(scores.dtype), joint
-    if followed():
+    if under_transform():
         apart = steps.expand(batch, size - 1, labels, labels)
-        found = entered(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, pairs, Kept())
+        found = Moments.apply(torch.ones_like(scores[:, 0, 0]), scores, apart, exists, pairs, Saved())  # type: ignore[no-untyped-call]
         return found[0], found[1] if pairs else None
     with full_precision(scores.device), for_small_steps(scores):
         run = _run(scores, steps, exists)
@@ -82,7 +81,7 @@ def beginnings(scores: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Te
         count = None if exists is None else exists.sum(1)
         return scores, log_partition(Potentials(scores, steps, count))
     with full_precision(scores.device), for_small_steps(scores):
-        run = LogSpace(scores, steps, exists) if followed() else _run(scores, steps, exists)
+        run = LogSpace(scores, steps, exists) if under_transform() else _run(scores, steps, exists)
         return run.beginnings(), run.log_z
 
 
@@ -91,16 +90,16 @@ def log_likelihood(scores: Tensor, steps: Tensor, exists: Tensor | None, labels:
 
     -inf, with zero gradients, where they are forbidden.  Differentiable as the log-partition is, but not by transforms.
     """
-    value: Tensor = entered(Likelihood, scores, steps, exists, labels)
+    value: Tensor = Likelihood.apply(scores, steps, exists, labels)  # type: ignore[no-untyped-call]
     return value
 
 
-def _recorded(*tensors: Tensor) -> bool:
+def _is_differentiated(*tensors: Tensor) -> bool:
     """Whether autograd, forward or backward, or a transform follows what is computed from these."""
-    return (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)) or followed()
+    return (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)) or under_transform()
 
 
-class Kept:
+class Saved:
     """What a forward pass leaves for the backward pass, which uses it up."""
 
     def __init__(self) -> None:
@@ -108,7 +107,7 @@ class Kept:
 
 
 def _run(scores: Tensor, steps: Tensor, exists: Tensor | None, keep: bool = True) -> Run:
-    if scores.device.type != "cpu" or scores.shape[0] == 0 or compiling():
+    if scores.device.type != "cpu" or scores.shape[0] == 0 or is_recording():
         return LogSpace(scores, steps, exists)
     dtype = torch.promote_types(torch.promote_types(scores.dtype, steps.dtype), torch.float32)
     scores, steps = scores.to(dtype), steps.to(dtype)
@@ -141,7 +140,7 @@ class LogPartition(torch.autograd.Function):
     """[B]: the log-partitions."""
 
     @staticmethod
-    def forward(scores: Tensor, steps: Tensor, exists: Tensor | None, kept: Kept) -> Tensor:
+    def forward(scores: Tensor, steps: Tensor, exists: Tensor | None, kept: Saved) -> Tensor:
         """Compute, and keep what the backward pass needs."""
         with full_precision(scores.device), for_small_steps(scores):
             kept.run = _run(scores, steps, exists)
@@ -158,7 +157,7 @@ class LogPartition(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Marginals times the gradient; themselves differentiable."""
         given = (gradients[0], *ctx.saved_tensors, ctx.needs_input_grad[1], ctx.kept)
-        moments = entered(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
+        moments = Moments.apply(*given) if _is_differentiated(*given[:3]) else Moments.forward(*given)  # type: ignore[no-untyped-call]
         return moments[0], moments[1] if len(moments) > 1 else None, None, None
 
     @staticmethod
@@ -167,7 +166,7 @@ class LogPartition(torch.autograd.Function):
         scores, steps, exists = ctx.saved_tensors
         cells, pairs = _directions((scores, steps), tangents)
         apart = steps.expand(scores.shape[0], -1, -1, -1)
-        by_cell, by_pair = entered(Moments, torch.ones_like(scores[:, 0, 0]), scores, apart, exists, True, Kept())
+        by_cell, by_pair = Moments.apply(torch.ones_like(scores[:, 0, 0]), scores, apart, exists, True, Saved())  # type: ignore[no-untyped-call]
         derivative: Tensor = (by_cell * cells).sum((1, 2)) + (by_pair * pairs).sum((1, 2, 3))
         return derivative
 
@@ -175,7 +174,7 @@ class LogPartition(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         """A batch of batches is a larger batch."""
         tensors = _folded(info.batch_size, in_dims, inputs[:3])
-        return entered(LogPartition, *tensors, Kept()).unflatten(0, (info.batch_size, -1)), 0
+        return LogPartition.apply(*tensors, Saved()).unflatten(0, (info.batch_size, -1)), 0  # type: ignore[no-untyped-call]
 
 
 class Moments(torch.autograd.Function):
@@ -183,7 +182,7 @@ class Moments(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        weight: Tensor, scores: Tensor, steps: Tensor, exists: Tensor | None, pairs: bool, kept: Kept
+        weight: Tensor, scores: Tensor, steps: Tensor, exists: Tensor | None, pairs: bool, kept: Saved
     ) -> tuple[Tensor, ...]:
         """Go on from the forward pass, or repeat it when it was used before."""
         run, kept.run = kept.run, None
@@ -211,7 +210,7 @@ class Moments(torch.autograd.Function):
         """The derivatives in a direction: second derivatives are symmetric, so those times it."""
         weight, scores, steps, exists = ctx.saved_tensors
         by_weight, *along = _directions((weight, scores, steps), tangents)
-        first = entered(Moments, by_weight, scores, steps, exists, ctx.pairs, Kept())
+        first = Moments.apply(by_weight, scores, steps, exists, ctx.pairs, Saved())  # type: ignore[no-untyped-call]
         _, *second = torch.func.vjp(_taped_moments(exists, True), weight, scores, steps)[1](tuple(along))
         return tuple(one + other for one, other in zip(first, second, strict=False))
 
@@ -222,7 +221,7 @@ class Moments(torch.autograd.Function):
         count = info.batch_size
         single = _first(steps, in_dims[2], count).shape[1] == 1
         tensors = _folded(count, in_dims[1:4], (scores, steps, exists), apart=True)
-        moments = entered(Moments, _first(weight, in_dims[0], count).flatten(0, 1), *tensors, pairs, Kept())
+        moments = Moments.apply(_first(weight, in_dims[0], count).flatten(0, 1), *tensors, pairs, Saved())  # type: ignore[no-untyped-call]
         found = [one.unflatten(0, (count, -1)) for one in moments]
         if pairs and single:
             found[1] = found[1].sum(1, keepdim=True)
@@ -235,7 +234,7 @@ class Likelihood(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, steps: Tensor, exists: Tensor | None, labels: Tensor) -> Tensor:
         """Both sums in float64: their difference may be small."""
-        ctx.kept = Kept()
+        ctx.kept = Saved()
         if any(ctx.needs_input_grad):
             with full_precision(scores.device), for_small_steps(scores):
                 ctx.kept.run = _run(scores, steps, exists)
@@ -259,7 +258,7 @@ class Likelihood(torch.autograd.Function):
         scores, steps, exists, here, place = ctx.saved_tensors
         weight = gradients[0] if ctx.gone is None else gradients[0].masked_fill(ctx.gone, 0)
         given = (-weight, scores, steps, exists, ctx.needs_input_grad[1], ctx.kept)
-        cells, *pairs = entered(Moments, *given) if _recorded(*given[:3]) else Moments.forward(*given)
+        cells, *pairs = Moments.apply(*given) if _is_differentiated(*given[:3]) else Moments.forward(*given)  # type: ignore[no-untyped-call]
         each = weight.unsqueeze(1).expand(here.shape[:2]) if exists is None else weight.unsqueeze(1) * exists
         cells = cells.scatter_add(2, here, each.unsqueeze(-1).to(cells.dtype))
         if not pairs:

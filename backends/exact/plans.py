@@ -15,8 +15,8 @@ from energyml.backends.exact.grounding import Group, Sources, Structure
 from energyml.backends.native import graph as native
 from energyml.backends.native import graphs
 from energyml.backends.native.planning import NativeCompiler
+from energyml.execution import CompileConstants
 from energyml.plan.elimination import PlainCompiler, Program, TooWide, cheapest
-from energyml.untraced import Settled
 
 Tables = Sequence["Tensor | None"]
 
@@ -63,7 +63,7 @@ class Plans:
         self.budget = budget * MEGABYTE
         self._known: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
         self._structures: OrderedDict[tuple[object, ...], Structure] = OrderedDict()
-        self.settled = Settled()  # what compiled code holds
+        self.compiled = CompileConstants()  # plans of compiled code
 
     def groups(self, sources: Sources) -> list[Group]:
         """The examples of a batch by structure."""

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from energyml.backends.exact.partition import beginnings, gold_steps, log_likelihood, log_partition, marginals
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recording import untaped
 from energyml.backends.exact.viterbi import viterbi
 from energyml.backends.logspace import difference, entropy_terms, softmax
 from energyml.bind.batch import wide
+from energyml.execution import is_host_readable, under_transform, without_autograd
 from energyml.result import ABSENT
-from energyml.transforms import followed, seen
 
 
 def chain_log_partition(potentials: Potentials) -> Tensor:
@@ -90,7 +89,7 @@ def chain_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
     out would stall a device or cannot be recorded.
     """
     scores, exists = potentials.scores, potentials.exists
-    if not seen(labels) or followed():
+    if not is_host_readable(labels) or under_transform():
         return None
     if exists is not None:
         labels = labels * exists
@@ -118,9 +117,9 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
         return chain_answers(potentials, labels, scores)
     # Others, as they remember what is made of them, which autograd would refuse.
     given = Potentials(potentials.scores, potentials.steps, potentials.count)
-    if followed():
+    if under_transform():
         given = Potentials(potentials.scores.detach(), potentials.steps.detach(), potentials.count)
-    with untaped():
+    with without_autograd():
         best, score = viterbi(given)
     return chain_answers(potentials, best.unsqueeze(1), score.unsqueeze(1).clone())
 
@@ -128,7 +127,7 @@ def chain_best(potentials: Potentials, count: int) -> tuple[Tensor, Tensor]:
 def chain_answers(potentials: Potentials, labels: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Decoded labels [B, k, T] and scores [B, k] as answers: -1 where there is no cell or no answer, with gradients."""
     missing = scores.isneginf()
-    if potentials.tracked or followed():
+    if potentials.tracked or under_transform():
         path = chain_score(potentials, labels).masked_fill(missing, 0)
         # the values stay sorted, the gradients are those of the paths
         scores = scores.detach() + (path - path.detach())

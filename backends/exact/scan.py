@@ -18,11 +18,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-# Seconds, measured on one thread.  For products, forward and back: a step of a chain that is left whole; what blocks
-# cost beside their arithmetic, and for each of their steps; an entry of a matrix, and a multiply-add.
-STEP, CUTTING, CUT_STEP, ENTRY, MULTIPLY = 11e-6, 5e-4, 5e-5, 6e-9, 1.2e-10
-# The same for maxima of sums, forward only; an addition with a maximum, where all of a step fit into the cache or not.
-STEP_OF_MAXIMA, CUTTING_MAXIMA, CUT_STEP_OF_MAXIMA, ADD, ADD_FAR = 9e-6, 3e-4, 3e-5, 2.5e-10, 1e-9
+# Calling operations, in multiply-adds of one thread that take as long.  For products, forward and back: a step of a
+# chain that is left whole; what blocks cost beside their arithmetic, and for each of their steps; an entry of a matrix.
+STEP, CUTTING, CUT_STEP, ENTRY = 100_000, 4_000_000, 400_000, 50
+# The same for maxima of sums, forward only, in additions with a maximum; what these cost where a step leaves the cache.
+STEP_OF_MAXIMA, CUTTING_MAXIMA, CUT_STEP_OF_MAXIMA, ADD_FAR = 40_000, 1_200_000, 120_000, 4
 CACHED = 600_000
 # What cutting must save to be done.
 WORTH = 0.8
@@ -62,7 +62,7 @@ class Blocks:
 def cut(batch: int, steps: int, labels: int, shared: bool) -> Blocks:
     """One block, or as many as make a long chain of few labels faster; `shared` where all steps have one table."""
     blocks = _in_blocks(steps)
-    work = batch * steps * labels**2 * (ENTRY + labels * MULTIPLY * (1 if shared else 4))
+    work = batch * steps * labels**2 * (ENTRY + labels * (1 if shared else 4))
     faster = CUTTING + CUT_STEP * blocks.length + work < WORTH * STEP * steps
     return blocks if faster else Blocks(1, steps)
 
@@ -71,7 +71,7 @@ def cut(batch: int, steps: int, labels: int, shared: bool) -> Blocks:
 def cut_maxima(batch: int, steps: int, labels: int) -> Blocks:
     """The same for maxima of sums, which take longer than products."""
     blocks = _in_blocks(steps)
-    work = batch * steps * labels**3 * (ADD if blocks.number * batch * labels**3 <= CACHED else ADD_FAR)
+    work = batch * steps * labels**3 * (1 if blocks.number * batch * labels**3 <= CACHED else ADD_FAR)
     faster = CUTTING_MAXIMA + CUT_STEP_OF_MAXIMA * blocks.length + work < WORTH * STEP_OF_MAXIMA * steps
     return blocks if faster else Blocks(1, steps)
 

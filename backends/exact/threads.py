@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.transforms import recorded
+from energyml.execution import is_functional
 
 # Sums or products of a step below which one thread is faster than two: up to three times (by benchmarks/exact).
 SMALL_STEP = 2_000_000
@@ -41,7 +41,7 @@ def worth_spreading(scores: Tensor, sums: int) -> bool:
 
 def _several(scores: Tensor) -> bool:
     """Whether there are threads to choose between: on the CPU, where nothing is recorded."""
-    return scores.is_cpu and not recorded() and torch.get_num_threads() > 1
+    return scores.is_cpu and not is_functional() and torch.get_num_threads() > 1
 
 
 @contextmanager

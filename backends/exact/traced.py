@@ -19,8 +19,8 @@ from energyml.backends.exact.grounding import Group, Sources
 from energyml.backends.exact.plans import Plan, Plans, Tables
 from energyml.bind.batch import Along, Batch, Nested
 from energyml.bind.terms import TableTerm
+from energyml.execution import compile_constant
 from energyml.ir.graph import Edges, Graph
-from energyml.untraced import settled
 
 # Of a batch: the sizes of its dims, and those of its nested dims with what they are nested in.
 Sizes: TypeAlias = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str, int], ...]]
@@ -129,8 +129,8 @@ def traced(plans: Plans, sources: Sources, latents_first: bool) -> TracedElimina
     terms = [term for term, _ in sources.terms]
     sizes = tuple(sizes_of(batch) for _, batch in (*sources.terms, (None, sources.batch)))
     edges = fixed_edges(sources)
-    name = _settle(plans, sources.graph, latents_first, sizes, len(terms), *terms, *edges)
-    planned: Planned = getattr(plans.settled, name)
+    name = _planned(plans, sources.graph, latents_first, sizes, len(terms), *terms, *edges)
+    planned: Planned = getattr(plans.compiled, name)
     for given, known in zip(edges, planned.edges, strict=True):
         torch._assert_async((given == known).all(), CHANGED)
     return TracedElimination(planned, sources.batch.size)
@@ -152,8 +152,8 @@ def sizes_of(batch: Batch) -> Sizes:
     return along, tuple((dim, one.within, index(one.size)) for dim, one in batch.nested.items())
 
 
-@settled
-def _settle(
+@compile_constant
+def _planned(
     plans: Plans, graph: Graph, latents_first: bool, sizes: tuple[Sizes, ...], count: int, *given: TableTerm | Tensor
 ) -> str:
     """The name of what is planned; called once, when code is compiled, with what tensors hold at that time."""
@@ -173,7 +173,7 @@ def _settle(
             first = frozenset(cell for span in spans for cell in range(span.start, span.stop))
         return Planned(plans.plan(sources, group, None, first), sources.cells.count, edges, terms)
 
-    return plans.settled.keep(key, make)
+    return plans.compiled.keep(key, make)
 
 
 def _stand_in(term: TableTerm | None, sizes: Sizes, edges: Iterator[Tensor]) -> Batch:

@@ -15,9 +15,9 @@ from energyml.backends.exact.graph import GraphSession
 from energyml.backends.exact.ground import Ground
 from energyml.backends.exact.grounding import spread_cells
 from energyml.backends.precision import large
+from energyml.execution import gradients, under_transform
 from energyml.queries import Query
 from energyml.result import Assignment
-from energyml.transforms import followed, gradients
 
 
 class TreeSession(GraphSession):
@@ -66,7 +66,7 @@ class TreeSession(GraphSession):
         unary, pair = self._scores(self.problem.evidence)
         if pairs:
             pair = pair.expand(self.batch.size, self.forest.edges, *pair.shape[2:])
-        if followed():
+        if under_transform():
             found = (
                 gradients(self._total, (unary, pair)) if pairs else gradients(lambda u: self._total(u, pair), (unary,))
             )

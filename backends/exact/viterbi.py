@@ -16,11 +16,10 @@ from torch import Tensor
 from energyml.backends.exact.meeting import best_from_both_ends, holds
 from energyml.backends.exact.merging import best_in_blocks, cut_for_merging
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recording import buffer, may_read_back
 from energyml.backends.exact.scan import Blocks, cut_maxima
 from energyml.backends.exact.threads import for_small_steps, worth_spreading
 from energyml.backends.exact.unscaled import cleared
-from energyml.transforms import compiling
+from energyml.execution import is_functional, is_recording
 
 # Up to how many sums for one step the way back takes many steps at once, and how many sums it then holds.
 FEW = 1 << 11
@@ -67,7 +66,7 @@ def _short_cut(potentials: Potentials) -> tuple[Tensor, Tensor] | None:
     """The best answer of T > 1 cells where there is a faster recursion; `None` elsewhere."""
     scores, steps = potentials.scores, potentials.steps
     batch, size, labels = scores.shape
-    if steps.shape[:2] == (1, 1) and may_read_back(scores):
+    if steps.shape[:2] == (1, 1) and scores.is_cpu and not is_functional():
         blocks = cut_for_merging(batch, size - 1, labels)
         found = best_in_blocks(scores, steps, potentials.exists, blocks) if blocks.number > 1 else None
         if found is not None:
@@ -81,10 +80,15 @@ def _short_cut(potentials: Potentials) -> tuple[Tensor, Tensor] | None:
 
 def _cut(scores: Tensor) -> Blocks:
     batch, size, labels = scores.shape
-    return Blocks(1, size - 1) if compiling() else cut_maxima(batch, size - 1, labels)
+    return Blocks(1, size - 1) if is_recording() else cut_maxima(batch, size - 1, labels)
 
 
 # ------------------------------------------------------------------------------------------------------------- forward
+
+
+def _buffer(*shape: int, like: Tensor) -> Tensor | None:
+    """A buffer that all steps overwrite; `None` where they may not."""
+    return None if is_functional() else like.new_empty(shape)
 
 
 def _maxima(cells: Tensor, steps: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -128,7 +132,7 @@ def _borders(first: Tensor, cells: Sequence[Tensor], tables: Sequence[Tensor]) -
 
 def _sweep(ahead: Tensor, cells: Sequence[Tensor], tables: Sequence[Tensor]) -> list[Tensor]:
     """The maxima [C, ...] at the start and after each step."""
-    found, spare = [ahead], buffer(ahead.shape[0], *ahead.shape, like=ahead)
+    found, spare = [ahead], _buffer(ahead.shape[0], *ahead.shape, like=ahead)
     for step, cell in enumerate(cells):
         ahead = torch.add(ahead.unsqueeze(1), tables[step], out=spare).amax(0).add_(cell)
         found.append(ahead)
@@ -138,7 +142,7 @@ def _sweep(ahead: Tensor, cells: Sequence[Tensor], tables: Sequence[Tensor]) -> 
 def _sweep_narrow(ahead: Tensor, cells: Sequence[Tensor], tables: Sequence[Tensor]) -> list[Tensor]:
     """The same, with the later label innermost: for fewer chains than labels."""
     labels, *rows = ahead.shape
-    found, spare = [ahead], buffer(labels, *rows, labels, like=ahead)
+    found, spare = [ahead], _buffer(labels, *rows, labels, like=ahead)
     table = tables[0].movedim(1, -1).contiguous()
     for step, cell in enumerate(cells):
         if tables[step] is not tables[0]:
@@ -164,7 +168,7 @@ def _follow(before: Tensor, steps: Tensor, exists: Tensor | None, last: Tensor) 
     for start in range(0, length, chunk):
         table = steps[:, start : start + chunk] if steps.shape[1] > 1 else steps
         some = ahead[:, :, start : start + chunk]
-        sums = torch.add(some, table.permute(2, 3, 1, 0), out=buffer(labels, labels, *some.shape[2:], like=before))
+        sums = torch.add(some, table.permute(2, 3, 1, 0), out=_buffer(labels, labels, *some.shape[2:], like=before))
         # The first of the largest; `argmax` is not vectorised.
         origins.append(labels - 1 - torch.where(sums == sums.amax(0), down, 0).amax(0))
     origin = torch.cat(origins, 1).long()

@@ -10,7 +10,7 @@ from torch import Tensor
 from energyml.backend import QueryRefused
 from energyml.backends.gaussian.bases import Base, inverse_of, spread
 from energyml.bind.quadratic import QuadraticForm
-from energyml.transforms import readable
+from energyml.execution import unwrapped
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ def list_blocks(ends: Tensor, weights: Tensor, count: int) -> Blocks:
     from networkx.utils import reverse_cuthill_mckee_ordering
 
     device, ends, weights = weights.device, ends.cpu(), weights.detach().cpu()
-    if readable(ends) is None:
+    if unwrapped(ends) is None:
         raise QueryRefused("`vmap` over edges would give each call a graph of its own; put them into the batch axis")
-    if readable(weights) is None:
+    if unwrapped(weights) is None:
         weights = torch.ones(weights.shape)  # whichever edges count, these are all of them
     places, band = [], 1
     for rows, weight in zip(ends, weights, strict=True):

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from energyml.bind.quadratic import QuadraticForm
+from energyml.execution import cached, under_transform
 from energyml.plan.fields import by_fourier
 from energyml.remembered import remembered
-from energyml.transforms import followed
-from energyml.untraced import cached
 
 # Cells that are transformed at a time: what is made on the way stays in the cache.
 NEAR = 2**18
@@ -272,7 +271,7 @@ def inverse_of(factor: Tensor) -> Tensor:
     """[B, n, n]: the inverse of the matrices with these Cholesky factors; NaN where a pivot is zero."""
     singular = (factor.diagonal(dim1=1, dim2=2) == 0).any(1)  # torch raises there, for all of the batch
     factor = factor.masked_fill(singular[:, None, None], math.nan)
-    if followed():  # the forward derivative of `cholesky_inverse` is wrong (torch 2.13)
+    if under_transform():  # the forward derivative of `cholesky_inverse` is wrong (torch 2.13)
         eye = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
         # That of `cholesky_solve` is wrong too where one matrix stands for a batch of as many as it has rows: it is
         # taken for a batch of vectors then.

@@ -10,8 +10,8 @@ from torch import Tensor
 from energyml.backend import QueryRefused
 from energyml.backends.gaussian.dense import written_out
 from energyml.bind.quadratic import QuadraticForm, Sizes
+from energyml.execution import is_host_readable
 from energyml.remembered import Remembered, nothing_yet, remembered
-from energyml.transforms import seen
 
 # Evidence about single channels of a position mixes with their couplings; it is served by writing the matrix out.
 LARGEST_MIXED = 4096
@@ -53,7 +53,7 @@ class Conditioned:
     @property
     def has_free(self) -> bool:
         """Whether any cell is free; where one cannot look, whether any could be."""
-        return not seen(self.rhs) or bool((self.count > 0).any())
+        return not is_host_readable(self.rhs) or bool((self.count > 0).any())
 
     def inside(self, cells: Tensor) -> Tensor:
         """Values [..., B, M, N], zero where a cell is not free."""

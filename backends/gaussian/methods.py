@@ -18,9 +18,8 @@ from energyml.backends.gaussian.iterative import Iterative, Settings
 from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
+from energyml.execution import cached, compile_constant, is_functional, is_host_readable, is_recording, under_transform
 from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose, direct
-from energyml.transforms import compiling, followed, recorded, seen
-from energyml.untraced import cached, settled
 
 # Orders of lists of edges are looked for in Python, up to this many positions.
 LARGEST_LIST = 20_000
@@ -82,7 +81,7 @@ class Methods:
             return facts
         if form.sizes.positions > LARGEST_LIST or stencil is not None:
             return replace(facts, band=form.sizes.positions)  # no order is looked for
-        if compiling():
+        if is_recording():
             self.blocks = one_block(form.sizes.positions, form.ridge.device)
             return replace(facts, band=self.blocks.size)
         self.blocks = list_blocks(form.links.ends, form.links.weights, form.sizes.positions)
@@ -94,12 +93,12 @@ class Methods:
             return Choice("diagonal", why="there are no cells")
         if self.policy.iterative:
             return _ASKED
-        if not compiling():
+        if not is_recording():
             return _chosen(self.facts, self.policy.budget, purpose)
         facts, shape = self.facts, self.facts.shape or ()
         sizes = (index(self.form.sizes.channels), tuple([index(size) for size in shape]), index(facts.rank or 0))
         kinds = (facts.stencil, facts.constant, facts.aligned, facts.links)
-        method = _settled(self.name, sizes, kinds, facts.dense, facts.gaps, self.policy.budget, purpose)
+        method = _compiled_choice(self.name, sizes, kinds, facts.dense, facts.gaps, self.policy.budget, purpose)
         named: list[Any] = method.split()
         return Choice(*named) if named else None
 
@@ -112,7 +111,7 @@ class Methods:
         """
         choice = self.choice("solve")
         assert choice is not None
-        if recorded():  # by operations that transforms and the compiler see through, on the form with gradients
+        if is_functional():  # by operations that transforms and the compiler see through, on the form with gradients
             x, outcome = self.solver(choice, attached=True).solve(rhs)
             return x, replace(outcome, answer=x)
         if choice.method == "woodbury" and choice.base == "diagonal" and self.policy.settings.native:
@@ -123,7 +122,7 @@ class Methods:
 
     def solver(self, choice: Choice, *, attached: bool) -> Solver:
         """The solver of a choice, with or without gradients through its own algebra."""
-        if choice.method == "cg" and followed():
+        if choice.method == "cg" and under_transform():
             raise QueryRefused(
                 f"`{self.name}`: conjugate gradients are not followed by `torch.func` and forward differentiation; "
                 "`infer exact` is, where a direct method fits into its `memory`, and `backward` and "
@@ -150,7 +149,7 @@ class Methods:
 
     def _needs_all(self, base: Base) -> bool:
         """Whether a base is not positive definite, which the whole matrix may be, and dense Cholesky fits."""
-        if not seen(base.definite) or bool(base.definite.all()):
+        if not is_host_readable(base.definite) or bool(base.definite.all()):
             return False
         return direct(replace(self.facts, dense=True), self.policy.budget) is not None
 
@@ -171,8 +170,8 @@ def _aligned(offsets: tuple[tuple[int, ...], ...]) -> bool:
     return all(sum(map(abs, offset)) == 1 for offset in offsets)
 
 
-@settled
-def _settled(
+@compile_constant
+def _compiled_choice(
     name: str,
     sizes: tuple[int, tuple[int, ...], int],
     kinds: tuple[bool, bool, bool, bool],

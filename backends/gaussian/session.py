@@ -20,14 +20,13 @@ from energyml.backends.gaussian.status import problem as problem_of
 from energyml.bind.conditionals import field_conditionals
 from energyml.bind.fields import FieldLayout, LinearTerm, QuadraticTerm
 from energyml.bind.quadratic import QuadraticForm
+from energyml.execution import graph_break, is_fullgraph, is_host_readable, is_recording
 from energyml.model.declared import Variable
 from energyml.plan.elimination import human_bytes
 from energyml.plan.fields import MOST_OPERATIONS, Purpose, direct
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Failed, Result, Status
-from energyml.transforms import compiling, seen
-from energyml.untraced import one_graph, untraced
 
 LOG_2_PI = math.log(2 * math.pi)
 # Queries that need no determinant.
@@ -89,7 +88,7 @@ class Field:
         if linear.shape[1:] != sizes[1:]:
             linear = linear.reshape(sizes)
         values = observed.get(self.variable.name)
-        if values is not None and seen(values) and bool(values.isinf().any()):
+        if values is not None and is_host_readable(values) and bool(values.isinf().any()):
             raise QueryRefused(
                 f"what is observed of `{self.variable.name}` holds infinite numbers; "
                 "give finite values, and NaN for cells that are not observed"
@@ -181,9 +180,9 @@ class FieldSession(Session):
 
     def ask(self, query: Query) -> Result:
         """Answer a query of the cards of `cg` and `exact` for fields."""
-        if compiling():
-            reason = self._outside(query) if one_graph() else KERNELS
-            return self._answer(query) if reason is None else untraced(reason)(self._answer)(query)
+        if is_recording():
+            reason = self._outside(query) if is_fullgraph() else KERNELS
+            return self._answer(query) if reason is None else graph_break(reason)(self._answer)(query)
         try:
             return self._answer(query)
         except LinAlgError as problem:
@@ -240,7 +239,7 @@ class FieldSession(Session):
     def _result(
         self, value: Any, how: Sequence[tuple[Field, Conditioned, Outcome]], error: Tensor | None = None
     ) -> Result:
-        if compiling():  # numbers are not read there: a failure is NaN
+        if is_recording():  # numbers are not read there: a failure is NaN
             return Result(value)
 
         def check() -> tuple[bool, str] | None:
@@ -468,7 +467,8 @@ _ANSWERS: Mapping[str, Callable[[FieldSession, Query], Result]] = {
 
 def _sound(x: Tensor, outcome: Outcome) -> Tensor:
     """Fields [B, M, N], NaN where the matrix of an example is not positive definite."""
-    if seen(x) and seen(outcome.definite) and (outcome.is_fine() or bool(outcome.definite.all())):
+    readable = is_host_readable(x) and is_host_readable(outcome.definite)
+    if readable and (outcome.is_fine() or bool(outcome.definite.all())):
         return x
     return x.masked_fill(~outcome.definite[:, None, None], float("nan"))
 

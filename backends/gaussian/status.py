@@ -10,7 +10,7 @@ from torch import Tensor
 from energyml.backends.gaussian.cg import Trace, conjugate_gradients
 from energyml.backends.gaussian.solver import LEAST, Outcome
 from energyml.bind.quadratic import QuadraticForm
-from energyml.transforms import followed, readable
+from energyml.execution import under_transform, unwrapped
 
 _STEPS = 64
 
@@ -54,7 +54,9 @@ def problem(
     Waits for the device.  The message names the first example that failed; under `vmap`, where nobody can look, answers
     that failed are NaN.
     """
-    if followed() and any(one is not None and readable(one) is None for one in (rhs, outcome.definite, outcome.answer)):
+    if under_transform() and any(
+        one is not None and unwrapped(one) is None for one in (rhs, outcome.definite, outcome.answer)
+    ):
         return None
     if outcome.is_fine() and math.isfinite(form.ridge.detach().sum()):  # an infinite ridge has finite answers: zeros
         return None

@@ -21,7 +21,7 @@ from energyml.bind.places import counted_dims
 from energyml.bind.tables import TableTerm
 from energyml.bind.tensors import full
 from energyml.bind.whole import MaskedTerm, StepwiseTerm, expanded
-from energyml.transforms import seen
+from energyml.execution import is_host_readable
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ def step_scores(term: StepwiseTerm, problem: Problem, labels: Tensor, copies: in
     many = along.repeat(copies)
     compact = many.compact(labels, 1)
     # Cells that exist stand in front; where the host would have to wait to see how many, all count.
-    steps = int((compact >= 0).any(0).sum()) if seen(compact) else labels.shape[1]
+    steps = int((compact >= 0).any(0).sum()) if is_host_readable(compact) else labels.shape[1]
     compact = compact.clamp(min=0)
     exists = many.valid(many.size, batch.device)
     if exists is not None:

@@ -16,7 +16,7 @@ from energyml.backends.mcmc.factor_target import FactorTarget, picked
 from energyml.backends.mcmc.kernel import Current, Kernel, State
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.target import Labels
-from energyml.transforms import seen
+from energyml.execution import is_host_readable
 
 # How far a table may be from one weight for equal labels, in nats, beside rounding.
 TOLERANCE = 1e-6
@@ -57,7 +57,7 @@ class SwendsenWang(Kernel):
         count = table.shape[-1]
         rest = table[..., 0, 1] if count > 1 else table[..., 0, 0]
         weight = table[..., 0, 0] - rest
-        if seen(table):
+        if is_host_readable(table):
             problem = _unfit(table, weight, rest)
             if problem is not None:
                 raise QueryRefused(problem)
@@ -103,7 +103,7 @@ class SwendsenWang(Kernel):
         tried needed twice over; the status of an answer tells if they were too few.
         """
         root = torch.arange(cells, device=self.target.device).expand(rows, chains, cells).contiguous()
-        rounds = None if seen(root) else max(1, ROUNDS * cells.bit_length())
+        rounds = None if is_host_readable(root) else max(1, ROUNDS * cells.bit_length())
         before = root
         while rounds is None or rounds > 0:
             before, root = root, _closer(root, ends)

@@ -21,8 +21,8 @@ from torch import Tensor
 from energyml.backend import Evidence, Problem
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.bind.tensors import Environment
+from energyml.execution import is_host_readable
 from energyml.result import ABSENT
-from energyml.transforms import seen
 
 Labels: TypeAlias = Mapping[str, Tensor]
 
@@ -259,7 +259,7 @@ class ScoreTarget(Target):
     def _matters(self, labels: Labels, name: str, cell: int) -> bool:
         """Whether some answer may have a cell; on an accelerator the host does not wait to find out."""
         inside = self.present(labels)[name]
-        return inside is None or not seen(inside) or bool(inside[:, :, cell].any())
+        return inside is None or not is_host_readable(inside) or bool(inside[:, :, cell].any())
 
     def _hidden(self, name: str, cell: int) -> Tensor:
         """[B, 1, labels]: all labels but 0 of a cell that does not exist."""

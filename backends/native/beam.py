@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.native import beams as kernels
-from energyml.transforms import addressable
+from energyml.execution import is_addressable
 
 # Numbers below which a second thread costs more than it brings.
 WORTH_A_THREAD = 100_000
@@ -26,7 +26,7 @@ def serves(*tensors: Tensor) -> bool:
     if kernels is None or torch.is_autocast_enabled("cpu") or not tensors:
         return False
     dtype = tensors[0].dtype
-    return dtype in _TYPES and all(one.dtype is dtype for one in tensors) and addressable(*tensors)
+    return dtype in _TYPES and all(one.dtype is dtype for one in tensors) and is_addressable(*tensors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recording import entered
 from energyml.backends.exact.recursion import chain_log_partition, chain_score
 from energyml.backends.native import kernels
-from energyml.transforms import addressable, eager
+from energyml.execution import is_addressable, is_eager
 
 # Work for each thread below which a second one costs more than it brings, in multiply-adds (by benchmarks/exact).
 WORTH_A_THREAD = 1_000_000
@@ -38,7 +37,7 @@ if kernels is not None:
 
 def serves(unary: Tensor, pair: Tensor) -> bool:
     """Whether the kernels can run on these tensors."""
-    return kernels is not None and unary.dtype in _LANES and pair.dtype is unary.dtype and addressable(unary, pair)
+    return kernels is not None and unary.dtype in _LANES and pair.dtype is unary.dtype and is_addressable(unary, pair)
 
 
 def no_such_label(count: int) -> ValueError:
@@ -59,7 +58,7 @@ def log_partition(unary: Tensor, pair: Tensor, count: Tensor | None) -> Tensor |
     value: Tensor | None
     if torch.is_grad_enabled() and (unary.requires_grad or pair.requires_grad):
         chains = _plain(unary, pair, count)
-        value = None if chains is None else entered(_LogPartition, unary, pair, chains)
+        value = None if chains is None else _LogPartition.apply(unary, pair, chains)  # type: ignore[no-untyped-call]
     else:
         value = _asked("chain_log_partition", unary, pair, count)
     return value
@@ -77,7 +76,7 @@ def log_likelihood(unary: Tensor, pair: Tensor, count: Tensor | None, labels: Te
     found = _likelihood(unary, pair, count, labels, False, taped, by_pair)
     if found is None or not taped:
         return found and found[0]
-    value: Tensor = entered(_LogLikelihood, unary, pair, (count, labels), found)
+    value: Tensor = _LogLikelihood.apply(unary, pair, (count, labels), found)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -119,7 +118,7 @@ def tracked_marginals(unary: Tensor, pair: Tensor, count: Tensor | None) -> tupl
     """
     batch, size, labels = unary.shape
     chains = None if batch * size * labels**2 > LARGEST else _plain(unary, pair, count)
-    moments: tuple[Tensor, Tensor] | None = None if chains is None else entered(_Moments, unary, pair, chains)
+    moments: tuple[Tensor, Tensor] | None = None if chains is None else _Moments.apply(unary, pair, chains)  # type: ignore[no-untyped-call]
     return moments
 
 
@@ -134,7 +133,7 @@ def viterbi(unary: Tensor, pair: Tensor, count: Tensor | None) -> tuple[Tensor, 
 
 def _asked(question: str, unary: Tensor, pair: Tensor, count: Tensor | None, *more: Any) -> Any:
     """What a kernel answers about tensors as they are or, where it wants others, about copies; `None`: it cannot."""
-    if kernels is None or not eager() or unary.is_neg() or pair.is_neg():  # native code looks at classes itself
+    if kernels is None or not is_eager() or unary.is_neg() or pair.is_neg():  # native code looks at classes itself
         return None
     kernel = getattr(kernels, question)
     found = kernel(unary, pair, count, *more, WORTH_A_THREAD)
@@ -210,7 +209,7 @@ class _LogPartition(torch.autograd.Function):
         assert kernels is not None
         unary, pair = ctx.saved_tensors
         chains, kept, state = ctx.chains, ctx.kept, ctx.state
-        if torch.is_grad_enabled() or not addressable(gradients[0]):
+        if torch.is_grad_enabled() or not is_addressable(gradients[0]):
             return *_differentiable(unary, pair, chains[2], None, gradients[0]), None
         if kept is None:  # a second time through the same graph
             kept = _room(unary)
@@ -244,7 +243,7 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         assert kernels is not None
         unary, pair, cells, steps = ctx.saved_tensors
-        if torch.is_grad_enabled() or not addressable(*[one for one in gradients if one is not None]):
+        if torch.is_grad_enabled() or not is_addressable(*[one for one in gradients if one is not None]):
             return *_differentiable_covariances(unary, pair, ctx.chains[2], gradients), None
         given = [None if one is None else one.contiguous() for one in gradients]
         needed = ctx.needs_input_grad
@@ -273,7 +272,7 @@ class _LogLikelihood(torch.autograd.Function):
         assert kernels is not None
         count, labels = ctx.counted
         weight = gradients[0] if ctx.impossible is None else gradients[0].masked_fill(ctx.impossible, 0)
-        if torch.is_grad_enabled() or not addressable(weight):
+        if torch.is_grad_enabled() or not is_addressable(weight):
             unary, pair = ctx.saved_tensors
             return *_differentiable(unary, pair, count, labels, weight), None, None
         slopes, ctx.slopes = ctx.slopes, None  # the caller may write into them

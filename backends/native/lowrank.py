@@ -16,7 +16,7 @@ from torch import Tensor
 from energyml.backends.native import fields as kernels
 from energyml.backends.native import reused
 from energyml.backends.native.stencil import serves as _plain
-from energyml.transforms import addressable
+from energyml.execution import is_addressable
 
 # Products of numbers for each thread below which one more costs more than it brings.
 PRODUCTS_WORTH_A_THREAD = 2_000_000
@@ -162,7 +162,7 @@ class _Couple(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *given = ctx.saved_tensors
-        if torch.is_grad_enabled() or not addressable(grads[0]):
+        if torch.is_grad_enabled() or not is_addressable(grads[0]):
             return None, *_differentiable(ctx.run, given, grads[0])
         rhs, ridge, values, strength = ctx.needs_input_grad[1:]
         of_rhs, of_values, numbers = ctx.run.backward(grads[0], x, values)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.native import fields as kernels
-from energyml.transforms import addressable
+from energyml.execution import is_addressable
 
 Offsets = tuple[tuple[int, int, int], ...]
 Shape = tuple[int, int, int]
@@ -62,7 +62,7 @@ def serves(*tensors: Tensor) -> bool:
     dtype = tensors[0].dtype
     if kernels is None or dtype not in (torch.float32, torch.float64):
         return False
-    return all(one.dtype is dtype for one in tensors) and addressable(*tensors)
+    return all(one.dtype is dtype for one in tensors) and is_addressable(*tensors)
 
 
 def solve(

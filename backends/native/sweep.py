@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.native import sweeps as kernels
-from energyml.transforms import addressable
+from energyml.execution import is_addressable
 
 # Draws below which a second thread costs more than it brings (measured with two), of cells of two labels and of others.
 PAIRS_WORTH_A_THREAD = 20_000
@@ -145,7 +145,7 @@ def serves(*tensors: Tensor) -> bool:
     if kernels is None or not tensors:
         return False
     dtype = tensors[0].dtype
-    return dtype in LANES and all(one.dtype is dtype for one in tensors) and addressable(*tensors)
+    return dtype in LANES and all(one.dtype is dtype for one in tensors) and is_addressable(*tensors)
 
 
 def padded(rows: Tensor) -> Tensor:

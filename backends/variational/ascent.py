@@ -14,7 +14,7 @@ larger than any difference of scores in its example; `Ascent.repaired` then take
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from energyml.backends.logspace import entropy_terms
 from energyml.backends.precision import full_precision
 from energyml.backends.variational.factors import FactorGraph, Factors, Potentials
 from energyml.backends.variational.schedule import Entry, Pick, Schedule, Step, add, put, take
+from energyml.execution import under_transform
 
 Product = dict[str, Tensor]
 """The probabilities of each cell by variable: [R, N, labels]."""
@@ -253,8 +254,6 @@ def _times(p: Tensor, matrix: Tensor) -> Tensor:
     return (p.unsqueeze(-2) @ matrix).squeeze(-2)
 
 
-def is_tracked(tensors: object) -> bool:
-    """Whether gradients of some tensor are wanted, or somebody transforms the computation."""
-    found = list(tensors)  # type: ignore[call-overload]
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return any(wrapped(one) for one in found) or (torch.is_grad_enabled() and any(one.requires_grad for one in found))
+def is_tracked(tensors: Iterable[Tensor]) -> bool:
+    """Whether gradients of some tensor are wanted, or the computation is transformed."""
+    return under_transform() or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors))

@@ -27,8 +27,8 @@ from energyml.backends.variational.skeleton import (
 )
 from energyml.bind.batch import Along
 from energyml.bind.terms import TableTerm
+from energyml.execution import is_host_readable, may_cache
 from energyml.ir.graph import Edges, Graph, Range
-from energyml.transforms import keepable, seen
 
 # Structures that are kept: those of fixed graphs always come back, those of run-time graphs often.
 REMEMBERED = 64
@@ -100,10 +100,10 @@ class Grounder:
         groups = self._plans.groups(sources) if batch.size else []
         size = batch.size if union else 1
         key = (sources.key, size, union, *((group.key, group.rows.tobytes() if union else b"") for group in groups))
-        skeleton = self._known.get(key) if keepable() else None
+        skeleton = self._known.get(key) if may_cache() else None
         if skeleton is None:
             skeleton = build(sources, groups, batch.size, union)
-            if keepable():
+            if may_cache():
                 self._known[key] = skeleton
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
@@ -334,7 +334,7 @@ class FactorGraph:
         total = tables[0]
         for table in tables[1:]:
             total = total + table
-        hard = bool(total.isneginf().any()) if seen(total) else True
+        hard = bool(total.isneginf().any()) if is_host_readable(total) else True
         return Factors(block, total, common, hard)
 
     def _chosen(self, values: Tensor, elements: np.ndarray) -> Tensor:

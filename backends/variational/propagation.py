@@ -25,7 +25,7 @@ from energyml.backends.logspace import logsumexp
 from energyml.backends.variational.ascent import is_tracked, times
 from energyml.backends.variational.factors import FactorGraph, Potentials
 from energyml.backends.variational.schedule import Entry, Pick, Schedule, Step, add, put, take
-from energyml.transforms import seen
+from energyml.execution import is_host_readable
 
 Messages = dict[str, Tensor]
 """By block and slot, as `key` names them: [R, E, labels]."""
@@ -243,7 +243,7 @@ def _ratios(table: Tensor) -> Tensor | None:
     Then a sum of products with exp(cavity - its largest entry) loses nothing that matters: it holds the largest one
     times an entry of the table.  `None` where entries differ by more, or where looking would wait for a device.
     """
-    if not seen(table) or not table.numel() or table.dim() != 4:
+    if not is_host_readable(table) or not table.numel() or table.dim() != 4:
         return None
     peak = table.detach().amax((2, 3), keepdim=True)
     span = float((peak - table.detach().amin((2, 3), keepdim=True)).amax())

@@ -18,10 +18,10 @@ from energyml.backends.variational.decoding import feasible, likeliest, searched
 from energyml.backends.variational.factors import FactorGraph, Grounder, Potentials, embedded
 from energyml.backends.variational.schedule import Schedule, take
 from energyml.bind.terms import TableTerm
+from energyml.execution import is_host_readable
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result, Status
-from energyml.transforms import seen
 
 # A difference of two scores of this share of their size is no rounding.
 VISIBLE = 1e-4
@@ -163,7 +163,7 @@ class VariationalSession(GroundedSession):
 
     def improbable(self, value: Tensor) -> tuple[bool, str] | None:
         """A status where log-probabilities [B] are above 0; `None` also where nothing can be looked at."""
-        if not seen(value):
+        if not is_host_readable(value):
             return None
         size = self._log_partition(Query("log_partition")).detach().abs()
         if not bool((value.detach() > VISIBLE * (1 + size)).any()):
@@ -196,7 +196,7 @@ class VariationalSession(GroundedSession):
         """Whether an answer has a label for every cell; on an accelerator it is not looked at."""
         if self.graph.device.type != "cpu" or set(answer) != set(self.graph.variables):
             return False
-        if not all(map(seen, answer.values())):
+        if not all(map(is_host_readable, answer.values())):
             return False
         for name, labels in answer.items():
             cells = self.graph.batch.cells(name, self.graph.dims[name])

@@ -11,9 +11,9 @@ from torch import Tensor
 from energyml.bind.batch import Batch
 from energyml.bind.inputs import NO_LABELS, SCALED, DataError, beyond, data_error, extremes, overflow
 from energyml.diagnostics import EnergyError, Source, Span, did_you_mean
+from energyml.execution import is_host_readable
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
-from energyml.transforms import seen
 
 
 class Answers:
@@ -81,7 +81,7 @@ class Answers:
         placed = self._placed(declared, values, batch, cells)
         if cells is not None:
             placed = torch.where(cells, placed, 0)
-        if full and seen(placed) and bool(placed.isnan().any()):
+        if full and is_host_readable(placed) and bool(placed.isnan().any()):
             raise self.fail("E0504", declared.span, name=declared.name, found="NaN", type=declared.type,
                             help="a score needs a value for every cell")  # fmt: skip
         return placed
@@ -101,7 +101,7 @@ class Answers:
             cells = batch.cells(name, declared.dims)
             cells = None if cells is None else cells.unsqueeze(-1)
             found[name] = self._placed(declared, cost, batch, cells)
-            if seen(cost) and not float(cost.detach().sum()) < math.inf:
+            if is_host_readable(cost) and not float(cost.detach().sum()) < math.inf:
                 bad = cost.isnan() | cost.isposinf()
                 if bool((bad if cells is None else bad & cells).any()):
                     raise EnergyError(f"the cost of `{name}` holds NaN or inf; costs are numbers, or -inf to forbid")
@@ -128,7 +128,7 @@ class Answers:
     def _placed(self, declared: Variable, given: Tensor, batch: Batch, cells: Tensor | None) -> Tensor:
         """Numbers where and as scores are computed; one of a cell that leaves their type is refused."""
         placed = given.to(device=batch.device, dtype=batch.dtype)
-        if placed.dtype != given.dtype and seen(given) and seen(placed):
+        if placed.dtype != given.dtype and is_host_readable(given) and is_host_readable(placed):
             left = overflow(given, placed)
             bad = left if left is None or cells is None else left & cells
             if bad is not None and bool(bad.any()):
@@ -157,7 +157,7 @@ class Answers:
                             problem=f"expected {expected}")  # fmt: skip
 
     def _range(self, declared: Variable, labels: Tensor, cells: Tensor | None, full: bool) -> None:
-        if labels.numel() == 0 or not seen(labels):
+        if labels.numel() == 0 or not is_host_readable(labels):
             return
         count = self.counts[declared.name]
         low = 0 if full and not any(self.graph.dims[dim].kind == "free" for dim in declared.dims) else -1

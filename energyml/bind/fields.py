@@ -23,13 +23,13 @@ from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
 from energyml.bind.whole import expanded
 from energyml.diagnostics import EnergyError
+from energyml.execution import cached
 from energyml.ir.graph import Graph, Quadratic, Term
 from energyml.model.couplings import directions
 from energyml.model.declared import Variable
 from energyml.model.expression import Potential
 from energyml.model.types import Axis, TensorType
 from energyml.remembered import remembered
-from energyml.untraced import cached
 
 SHARE = 0.9
 _directions = cached(16)(directions)

@@ -14,10 +14,10 @@ from energyml.bind.batch import accumulated
 from energyml.bind.inputs import data_error
 from energyml.bind.tensors import Environment
 from energyml.diagnostics import Source
+from energyml.execution import is_functional, is_host_readable
 from energyml.ir.expressions import parts_of
 from energyml.ir.graph import Graph, Term
 from energyml.model.expression import Apply, At, Potential, Reference
-from energyml.transforms import recorded, seen
 
 Exists: TypeAlias = Callable[[], "Tensor | None"]
 
@@ -99,9 +99,9 @@ class Finite:
 
     def check_now(self, env: Environment, scores: Tensor, exists: Exists = _all) -> None:
         """As `check`, however often the term has been looked at: for scores that depend on an answer."""
-        if seen(scores):
+        if is_host_readable(scores):
             self._refuse(self._problem(env.batch.size, scores, exists))
-        elif not recorded() and not scores.is_meta:
+        elif not is_functional() and not scores.is_meta:
             size = env.batch.size
             env.unseen.append(lambda: self._told(size, scores, exists))
 
@@ -110,7 +110,7 @@ class Finite:
         for name in () if self.origin.computed else self.origin.params:
             parameter = env.module._parameters[name]
             assert parameter is not None
-            if not seen(parameter):
+            if not is_host_readable(parameter):
                 if self.term.name not in env.examined:
                     env.examined.add(self.term.name)
                     self.check_now(env, parameter.unsqueeze(0))

@@ -12,10 +12,10 @@ from torch import Tensor
 from energyml import errors
 from energyml.bind.batch import Batch
 from energyml.diagnostics import Diagnostic, Report, Source, Span, SpecError
+from energyml.execution import is_host_readable, is_recording, under_transform
 from energyml.ir.graph import Graph
 from energyml.model.declared import Input
 from energyml.model.types import REAL, EdgeType
-from energyml.transforms import compiling, followed, seen
 
 # Types of whole numbers that labels and positions do not come in: conversion would hide a mistake, or wrap around.
 NO_LABELS = {torch.bool: "truth values", torch.uint64: "unsigned 64-bit numbers"}
@@ -98,7 +98,7 @@ class Values:
             sizes: the padded sizes of dims.
             given: the inputs in the types that they came in.
         """
-        if compiling():
+        if is_recording():
             return
         for name, tensor in batch.tensors.items():
             wanted = self.wanted[name]
@@ -106,7 +106,7 @@ class Values:
             if isinstance(declared.type, EdgeType):
                 self._edges(wanted, declared.type, tensor, sizes, batch)
                 continue
-            if tensor.numel() == 0 or not seen(tensor):
+            if tensor.numel() == 0 or not is_host_readable(tensor):
                 continue
             if not wanted.integral:
                 if given[name] is not tensor:
@@ -160,7 +160,7 @@ class Values:
         differ = any(dim in batch.along and batch.along[dim].count is not None for dim in edges.ends)
         if fixed is not None and not differ and self._fit(wanted.declared.name, fixed, sizes):
             return
-        if tensor.numel() == 0 or not seen(tensor):
+        if tensor.numel() == 0 or not is_host_readable(tensor):
             return
         if fixed is None or differ:
             self._edge_values(wanted, edges, tensor if fixed is None else fixed, sizes, batch)
@@ -237,7 +237,7 @@ def beyond(number: Tensor, converted: Tensor) -> str:
 
 def extremes(tensor: Tensor) -> tuple[int, int]:
     """The smallest and the largest of whole numbers on the host; a short list is sooner read than reduced."""
-    if tensor.numel() <= 256 and not followed():
+    if tensor.numel() <= 256 and not under_transform():
         numbers = set(tensor.numpy().ravel().tolist())
         return min(numbers), max(numbers)
     low, high = torch.aminmax(tensor)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from energyml.execution import is_functional
 from energyml.remembered import remembered
-from energyml.transforms import recorded
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _WithGram(Function):
 
 def with_gram(values: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors [B or 1, K, N], and [B or 1, K, K] their products with each other; O(N K²)."""
-    if recorded():
+    if is_functional():
         return values, values @ values.transpose(1, 2)
     vectors, products = _WithGram.apply(values)  # type: ignore[no-untyped-call]
     return vectors, products

@@ -12,10 +12,10 @@ from energyml.bind.batch import Along, Batch, Nested, exist_below
 from energyml.bind.inputs import NO_LABELS, Axis, DataError, Values, Wanted, data_error, extremes
 from energyml.bind.padding import PaddingNote
 from energyml.diagnostics import Source, Span, did_you_mean
+from energyml.execution import is_host_readable
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 from energyml.model.types import EdgeType
-from energyml.transforms import seen
 
 OneLengths: TypeAlias = Tensor | Sequence[Any]
 LengthsLike: TypeAlias = OneLengths | Mapping[str, OneLengths]
@@ -268,7 +268,7 @@ class BatchMaker:
             if dim.kind == "nested" and given.shape[1] != sizes[dim.within or ""]:
                 problem = f"the lengths of `{name}` have {given.shape[1]} positions along `{dim.within}`"
                 raise self.fail_sizes(dim.span, f"{problem}, expected {sizes[dim.within or '']}")
-            if given.numel() and seen(given):
+            if given.numel() and is_host_readable(given):
                 low, high = extremes(given)
                 if low < 0 or high > size:
                     outside, outer = (given < 0) | (given > size), lengths.get(dim.within or "")

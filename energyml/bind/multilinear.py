@@ -12,9 +12,9 @@ from torch import Tensor
 from energyml.bind.batch import Batch, full_precision
 from energyml.bind.places import owner_of, roomy
 from energyml.bind.tensors import Environment
+from energyml.execution import is_host_readable
 from energyml.ir.graph import Range, Term
 from energyml.model.declared import CellRef
-from energyml.transforms import seen
 
 if TYPE_CHECKING:
     from energyml.bind.tables import TableTerm
@@ -100,7 +100,7 @@ def _is_implied(term: TableTerm, batch: Batch) -> bool:
 
 def _maybe(hard: Tensor) -> bool:
     """Whether a table may forbid something: looked up on the host, where looking costs nothing."""
-    return bool(hard.any()) if seen(hard) else True
+    return bool(hard.any()) if is_host_readable(hard) else True
 
 
 def _used(valid: Tensor | None, table: Tensor, rank: int) -> Tensor | None:

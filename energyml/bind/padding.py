@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.bind.inputs import Wanted
-from energyml.transforms import seen
+from energyml.execution import is_host_readable
 
 MOST_CALLS = 1024
 
@@ -47,7 +47,7 @@ class PaddingNote:
             return
         for dim, names in self.over.items():
             given = [tensors[name] for name in names if name in tensors]
-            count = _padded(given, size) if all(map(seen, given)) else 0
+            count = _padded(given, size) if all(map(is_host_readable, given)) else 0
             if count:
                 self.done = True
                 warnings.warn(

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from energyml.bind.lowrank import Vectors, times
+from energyml.execution import under_transform
 from energyml.remembered import remembered
-from energyml.transforms import followed
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Stencil:
         """The coupling times a field; O(M N D)."""
         grid = self._on_grid(x)
         total = torch.zeros_like(grid)
-        if followed() and self.ends:  # `vmap` writes into what it maps over, and that may be the weights alone
+        if under_transform() and self.ends:  # `vmap` writes into what it maps over, and that may be the weights alone
             total = torch.zeros_like(grid + self.weights[:, :1, :1].unflatten(2, [1] * len(self.shape)))
         for number, (first, second) in enumerate(self.ends):
             flow = (grid[first] - grid[second]) * self.weight(number, first)

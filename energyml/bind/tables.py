@@ -14,11 +14,11 @@ from energyml.bind.bound import BoundTerm, Labels, Softened
 from energyml.bind.multilinear import MultilinearForm
 from energyml.bind.places import Frame, constant_exists, counted_dims, positions, roomy, value_constants
 from energyml.bind.tensors import Compiler, Environment, Evaluator, IndexSet
+from energyml.execution import is_functional
 from energyml.ir.graph import Affine, Edges, Forbidden, Graph, Range, SchemeRule, Table, Term
 from energyml.model import schemes
 from energyml.model.expression import Potential
 from energyml.model.types import Extent
-from energyml.transforms import recorded
 
 
 class TableTerm(BoundTerm):
@@ -309,7 +309,7 @@ def _constant_table(term: Term, graph: Graph, forbidden: Callable[[tuple[str, ..
             with torch.inference_mode(False):
                 zeros = torch.zeros(bad.shape, dtype=key[1], device=key[0])
                 found = zeros.masked_fill(bad.to(key[0]), float("-inf"))
-            if not recorded():  # what a transform or the compiler made is theirs
+            if not is_functional():  # what a transform or the compiler made is theirs
                 placed[key] = found
         return found
 

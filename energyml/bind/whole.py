@@ -18,8 +18,8 @@ from energyml.bind.bound import BoundTerm, Labels, Softened
 from energyml.bind.places import counted_dims
 from energyml.bind.tensors import Environment, Evaluator, full
 from energyml.diagnostics import EnergyError
+from energyml.execution import is_host_readable
 from energyml.ir.graph import BlackBox, Graph, MaskedEnergy, Stepwise, Term
-from energyml.transforms import seen
 
 
 class StepwiseTerm(BoundTerm):
@@ -63,7 +63,7 @@ class StepwiseTerm(BoundTerm):
             total = total + torch.where(alive & counted[:, t], picked, 0)
             if self._end is not None:
                 alive = alive & (here != self._end)
-                if seen(alive) and not bool(alive.any()):
+                if is_host_readable(alive) and not bool(alive.any()):
                     break  # steps behind the last end count nothing
             embedded = walk.net.embed(here)
         return self.scaled(env, total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from energyml.execution import is_host_readable
 from energyml.nets.bound import BoundType
 from energyml.nets.cnn1d import convolve
 from energyml.nets.features import (
@@ -19,7 +20,6 @@ from energyml.nets.features import (
 )
 from energyml.nets.order import Order
 from energyml.nets.recurrent import LSTMStack
-from energyml.transforms import seen
 
 WIDTH = 3
 SHORT = 4  # characters: shorter words are read with words of this length
@@ -125,7 +125,7 @@ class CharsWords(nn.Module):
             mask = torch.ones_like(characters, dtype=torch.bool)
         # A label and whether it exists travel as one integer, so that rows are selected once.
         marked = torch.where(mask, characters.clamp(min=0), -1).reshape(batch * length, most)
-        read = self._read_distinct if seen(marked) and marked.numel() else self._read_words
+        read = self._read_distinct if is_host_readable(marked) and marked.numel() else self._read_words
         vectors = read(marked)
         return vectors.reshape(batch, length, vectors.shape[-1])
 

@@ -8,8 +8,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from energyml.execution import is_host_readable
 from energyml.nets.bound import BoundType
-from energyml.transforms import seen
 
 Masks = Mapping[str, Tensor]
 
@@ -98,7 +98,7 @@ def on_existing(function: Callable[[Tensor], Tensor], rows: Tensor, mask: Tensor
     """
     if mask is None:
         return function(rows)
-    if not (seen(rows) and seen(mask)):
+    if not (is_host_readable(rows) and is_host_readable(mask)):
         return function(rows.masked_fill(~mask.reshape(-1, *[1] * (rows.dim() - 1)), 0))
     chosen = mask.nonzero().squeeze(1)
     result = function(rows.index_select(0, chosen))

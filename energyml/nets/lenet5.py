@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from energyml.execution import is_host_readable
 from energyml.nets.bound import BoundType
 from energyml.nets.features import (
     ACTIVATIONS,
@@ -17,7 +18,6 @@ from energyml.nets.features import (
     fixed_size,
     on_existing,
 )
-from energyml.transforms import seen
 
 KERNEL = 5
 SMALLEST = 32
@@ -70,7 +70,7 @@ class LeNet5(nn.Module):
         # Pooling commutes with adding a bias and with a ReLU; doing it first leaves a quarter of their work. And where
         # the first filters see only the zeros around an image, their answer is known: it is put there afterwards.
         x = functional.conv2d(functional.pad(images, self.inner), self.conv1.weight)
-        if seen(x):  # pooling and the second convolution are faster with the channels side by side
+        if is_host_readable(x):  # pooling and the second convolution are faster with the channels side by side
             x = x.contiguous(memory_format=torch.channels_last)
         x = functional.max_pool2d(x, 2)
         x = (functional.pad(x, self.outer) + self.conv1.bias.reshape(-1, 1, 1)).relu()  # type: ignore[union-attr]

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from energyml.execution import is_host_readable
 from energyml.nets.attention import Block, attend, positions, split_heads
 from energyml.nets.bound import BoundType
 from energyml.nets.features import LabelEmbedding, Masks, check_positive, existing
 from energyml.nets.given import Given
 from energyml.nets.order import Order
 from energyml.nets.recurrent import LSTMStack
-from energyml.transforms import seen
 
 # Positions that a Transformer reads in one pass, over all rows and all copies with one of their positions masked.
 PASS = 1 << 16
@@ -177,7 +177,7 @@ class MaskedBLSTM(nn.Module):
         """Whether rows are worth comparing, and can be looked at."""
         rows, length = y.shape
         return (
-            seen(y)
+            is_host_readable(y)
             and not self.given.size
             and not self.given.memory_size
             and 0 < length <= SHARED_LENGTH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.transforms import seen
+from energyml.execution import is_host_readable
 
 
 class Order:
@@ -34,7 +34,7 @@ class Order:
         self.present = time < self.count.unsqueeze(1)
         self._flip = torch.where(self.present, self.count.unsqueeze(1) - 1 - time, time)
         # Without gaps there is nothing to move; only the host can tell without waiting.
-        self._is_compact = seen(mask) and torch.equal(mask, self.present)
+        self._is_compact = is_host_readable(mask) and torch.equal(mask, self.present)
         if not self._is_compact:
             gone = ~mask
             self._place = torch.where(mask, mask.cumsum(1) - 1, self.count.unsqueeze(1) + gone.cumsum(1) - 1)

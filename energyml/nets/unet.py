@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from energyml.execution import is_host_readable
 from energyml.nets.bound import BoundType
 from energyml.nets.features import Masks, check_choice, check_positive, existing, fixed_size
-from energyml.transforms import seen
 
 
 class ConvBlock(nn.Module):
@@ -81,7 +81,7 @@ class UNet(nn.Module):
         (image,) = args
         batch, height, width = image.shape[0], image.shape[-2], image.shape[-1]
         x = image.reshape(batch, self.channels, height, width)
-        if seen(x):  # convolutions and pooling are faster with the channels side by side
+        if is_host_readable(x):  # convolutions and pooling are faster with the channels side by side
             x = x.contiguous(memory_format=torch.channels_last)
         levels: list[Tensor | None]
         x, levels = self._prepare(x, masks)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from energyml.backend import Problem
 from energyml.diagnostics import EnergyError
+from energyml.execution import is_host_readable
 from energyml.objectives.losses import per_example
-from energyml.transforms import seen
 
 
 def check_labels_only(problem: Problem, objective: str) -> None:
@@ -41,7 +41,7 @@ def unlabelled(problem: Problem, answer: Mapping[str, Tensor], objective: str) -
             raise EnergyError(f"`{objective}` needs a full answer, and `{variable.name}` is missing")
         unknown = (answer[variable.name] < 0) & batch.cells_exist(variable.dims, variable.name)
         missing = per_example(unknown.long()) > 0
-        if seen(missing) and bool(missing.any()):
+        if is_host_readable(missing) and bool(missing.any()):
             raise EnergyError(
                 f"`{objective}` needs a full answer, and `{variable.name}` has an unknown cell in example "
                 f"{int(missing.nonzero()[0])}; `nll` and `marginal_ce` take partial labels"

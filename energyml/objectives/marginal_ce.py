@@ -10,9 +10,9 @@ from torch import Tensor
 from energyml.backend import Problem
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
+from energyml.execution import is_host_readable
 from energyml.objectives.losses import per_example
 from energyml.posterior import Posterior
-from energyml.transforms import seen
 
 
 def marginal_ce(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
@@ -52,7 +52,7 @@ def _forbidden(problem: Problem, answer: Mapping[str, Tensor], zero: Tensor) -> 
     """
     if problem.graph.fields:
         return None  # read-outs of fields rule nothing out
-    if seen(zero) and not bool(zero.any()):
+    if is_host_readable(zero) and not bool(zero.any()):
         return None
     batch = problem.env.batch
     full = dict(answer)

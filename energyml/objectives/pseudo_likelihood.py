@@ -13,10 +13,10 @@ from energyml.bind.conditionals import field_conditionals, label_conditionals
 from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
+from energyml.execution import is_functional, is_host_readable
 from energyml.objectives.losses import per_example
 from energyml.posterior import Posterior
 from energyml.result import Failed, Status
-from energyml.transforms import recorded, seen
 
 
 def pseudo_likelihood(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
@@ -60,7 +60,7 @@ def _without_conditionals(name: str, variance: Tensor, bounded: bool) -> Tensor:
         bounded: whether its couplings are.
     """
     broken = per_example((variance < 0) | ~variance.isfinite()) > 0
-    if seen(broken) and bool(broken.any()):
+    if is_host_readable(broken) and bool(broken.any()):
         example = int(broken.nonzero()[0])
         lowest = float(torch.where(variance == 0, float("inf"), variance.detach().reciprocal())[example].min())
         remedy = "raise ridge" if bounded else "raise ridge, or leave out `bounded: false`"
@@ -78,7 +78,7 @@ def _tell_of_no_distribution(posterior: Posterior) -> None:
     """
     problem = posterior.problem
     literal = [one for one in problem.terms if isinstance(one, QuadraticTerm) and not one.bounded]
-    if not literal or "mode" not in posterior.answers or recorded() or problem.env.batch.device.type != "cpu":
+    if not literal or "mode" not in posterior.answers or is_functional() or problem.env.batch.device.type != "cpu":
         return
     with torch.no_grad():
         status = posterior.ask("mode").status
@@ -100,7 +100,7 @@ def _incomplete(problem: Problem, answer: Mapping[str, Tensor]) -> Tensor:
         if cells is not None and not one.is_floating_point():  # fields hold 0 where there is no cell
             unknown = unknown & cells
         missing = per_example(unknown) > 0
-        if seen(missing) and bool(missing.any()):
+        if is_host_readable(missing) and bool(missing.any()):
             example = int(missing.nonzero()[0])
             raise EnergyError(
                 f"`pseudo_likelihood` needs a full answer, and `{variable.name}` has an unknown cell in example "

@@ -10,9 +10,9 @@ from torch import Tensor
 from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
+from energyml.execution import is_host_readable
 from energyml.objectives.losses import per_example
 from energyml.posterior import Posterior
-from energyml.transforms import seen
 
 
 def score_matching(posterior: Posterior, answer: Mapping[str, Tensor], selection: Selection) -> Tensor:
@@ -38,7 +38,7 @@ def score_matching(posterior: Posterior, answer: Mapping[str, Tensor], selection
         (quadratic,) = (t for t in problem.terms if isinstance(t, QuadraticTerm) and t.field == field.name)
         values = answer[field.name]
         missing = per_example(values.isnan().long()) > 0
-        if seen(missing) and bool(missing.any()):
+        if is_host_readable(missing) and bool(missing.any()):
             raise EnergyError(
                 f"`score_matching` needs a full answer, and `{field.name}` has an unknown cell in example "
                 f"{int(missing.nonzero()[0])}; `nll` takes partial values"

@@ -12,8 +12,8 @@ from energyml.backend import Problem
 from energyml.bind.batch import accumulated
 from energyml.bind.steps import State, Steps
 from energyml.diagnostics import EnergyError
+from energyml.execution import is_host_readable
 from energyml.objectives.log_shares import log_shares
-from energyml.transforms import seen
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def gold_of(problem: Problem, answer: Mapping[str, Tensor], objective: str) -> G
     else:
         ends = labels == steps.end
         counts, filler = ends.cumsum(1) - ends.long() == 0, steps.end
-        if seen(labels) and not bool(ends.any(1).all()):
+        if is_host_readable(labels) and not bool(ends.any(1).all()):
             number = int((~ends.any(1)).nonzero()[0])
             spelling = problem.label_names()[name][steps.end]
             raise EnergyError(
@@ -68,7 +68,7 @@ def gold_of(problem: Problem, answer: Mapping[str, Tensor], objective: str) -> G
             )
         size = int(counts.sum(1).max()) if labels.numel() else 0
     missing = counts & (labels < 0)
-    if seen(labels) and bool(missing.any()):
+    if is_host_readable(labels) and bool(missing.any()):
         number, place = missing.nonzero()[0].tolist()
         raise EnergyError(
             f"`{objective}` needs every label, since each step is given those before it, and step {place} of example "

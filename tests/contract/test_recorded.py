@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import energyml as em
 from energyml.bind.inputs import DataError
 from energyml.energy_model import EnergyModel
-from energyml.transforms import NotRecorded
+from energyml.execution import NotRecorded
 from tests.contract.settings import BACKENDS, SAMPLERS
 
 torch.set_num_threads(1)

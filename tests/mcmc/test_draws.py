@@ -389,7 +389,7 @@ def test_clusters_are_the_same_where_the_host_cannot_look(monkeypatch: pytest.Mo
     large = GRID.replace("H = 2, W = 2", "H = 5, W = 5")
     torch.manual_seed(0)
     usual = posterior(large, using).trace()
-    monkeypatch.setattr(swendsen_wang, "seen", lambda tensor: False)
+    monkeypatch.setattr(swendsen_wang, "is_host_readable", lambda tensor: False)
     torch.manual_seed(0)
     blind = posterior(large, using)
     assert torch.equal(blind.trace().labels["y"], usual.labels["y"])

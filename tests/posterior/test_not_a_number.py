@@ -195,8 +195,8 @@ def test_a_repeated_call_on_a_graph_looks_at_its_parameters() -> None:
 
 @pytest.mark.parametrize("using", ["exact", "enumerate", "mean_field", "bp", "trw"])
 def test_on_a_device_the_status_tells_when_it_is_read(using: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`seen` is false for tensors whose values the host would have to wait for."""
-    monkeypatch.setattr(finite, "seen", lambda tensor: False)
+    """`is_host_readable` is false for tensors whose values the host would have to wait for."""
+    monkeypatch.setattr(finite, "is_host_readable", lambda tensor: False)
     for text, net in ((NETWORK, "emit"), (CHAIN, None)):
         model = em.compile(text, seed=0)
         given = {"x": torch.randn(2, 3, 4)} if net else {"u": torch.randn(2, 3, 3)}
