@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backends.native import beam as native
-from energyml.backends.native.beam import Rows
 from energyml.bind.steps import Steps
+from energyml.native import beam as native
+from energyml.native.beam import Rows
 from energyml.nets.attention import Attention, Block, attend, positions
 from energyml.nets.lstm_decoder import LSTMDecoder, LSTMState
 from energyml.nets.transformer_decoder import TransformerDecoder, TransformerState

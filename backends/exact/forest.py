@@ -19,7 +19,7 @@ from torch import Tensor
 from energyml.backends.exact.elimination import runs_natively, slopes, tracked
 from energyml.backends.exact.grounding import Sources
 from energyml.backends.logspace import logsumexp
-from energyml.backends.native.forest import Trees, order_trees, sweep
+from energyml.native.forest import Trees, order_trees, sweep
 from energyml.transforms import addressable
 
 

@@ -16,9 +16,9 @@ from energyml.backends.exact.grounding import Group, Sources
 from energyml.backends.exact.observed import Observed, observed
 from energyml.backends.exact.plans import Plan, Plans
 from energyml.backends.exact.traced import TracedElimination, traced
-from energyml.backends.native.graph import ASKS, Question
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Edges
+from energyml.native.graph import ASKS, Question
 from energyml.transforms import eager
 
 Elimination: TypeAlias = BatchElimination | TracedElimination

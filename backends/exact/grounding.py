@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from energyml.backend import QueryRefused
-from energyml.backends.native.planning import Scopes, gathered
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
 from energyml.ir.graph import Affine, Binding, Edges, Graph
 from energyml.model.types import Extent
+from energyml.native.planning import Scopes, gathered
 from energyml.transforms import compiling, numbers, readable
 
 

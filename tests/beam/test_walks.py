@@ -11,8 +11,8 @@ import energyml as em
 from energyml.backends.beam import search as searching
 from energyml.backends.beam.search import Found, Plan, Search
 from energyml.backends.beam.walks import walk_of
-from energyml.backends.native import beam as native
 from energyml.bind.steps import Steps
+from energyml.native import beam as native
 from tests.beam.models import features, sharp
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="the native extension was not built")

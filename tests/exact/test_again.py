@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backends.native import graphs
-from energyml.backends.native.graph import Question
+from energyml.native import elimination as graphs
+from energyml.native.graph import Question
 
 torch.set_num_threads(1)
 

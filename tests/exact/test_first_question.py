@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backends.native.graph import ASKS, Question
+from energyml.native.graph import ASKS, Question
 from tests.exact.test_again import SPEC as REPEATED
 
 torch.set_num_threads(1)

@@ -5,8 +5,8 @@ import torch
 
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recursion import chain_best, chain_score
-from energyml.backends.native import available
-from energyml.backends.native import chain as native
+from energyml.native import available
+from energyml.native import chain as native
 from tests.native.log_space import chain_log_partition
 
 pytestmark = pytest.mark.skipif(not available, reason="the native extension was not built")
