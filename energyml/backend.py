@@ -327,35 +327,12 @@ class Problem:
         return Environment(env.module, env.batch.with_lengths(lengths), env.relaxed, env.gains), ended
 
 
-class Kept(Protocol):
-    """What a backend keeps of a batch that comes again."""
-
-    def at_once(self, kind: str, module: nn.Module, gains: Mapping[str, Any]) -> Any:
-        """The value of a query without arguments, where there is a shorter way to it than a session; else `None`.
-
-        Nobody wants gradients.
-
-        Args:
-            kind: the query.
-            module: owns the parameters.
-            gains: factors by term, where balance has set them.
-        """
-        ...
-
-
 class Session(ABC):
     """A backend at work on one batch."""
 
     @abstractmethod
     def ask(self, query: Query) -> Result:
         """Answer a query that the backend's card lists."""
-
-    def at_once(self, kind: str) -> Any:
-        """The value of a query without arguments, where there is a shorter way to it than `ask`; else `None`.
-
-        Nobody wants gradients.
-        """
-        return None
 
     def impossible(self) -> Tensor | None:
         """[B]: the examples that are known to have no answer of positive weight; `None` where nothing is known."""
@@ -383,10 +360,6 @@ class Backend(ABC):
     @abstractmethod
     def open(self, problem: Problem) -> Session:
         """Start on a batch; cheap, the work is done when a query asks for it."""
-
-    def kept(self, batch: Batch, evidence: Evidence) -> Kept | None:
-        """What it keeps of a batch that it was opened for before with the same evidence; most keep nothing."""
-        return None
 
     def own(self, model: nn.Module, owned: nn.ModuleDict) -> nn.Module | None:
         """The parameters of its own that it answers with, made when they are not there; most backends own none.

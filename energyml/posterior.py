@@ -246,9 +246,7 @@ class Posterior:
         if kind not in self._verdict.answers:
             self.ask(kind)  # refuses, and says what can be asked
         self.problem.insist_unchanged()
-        value = None if tracked else self._session.at_once(kind)
-        if value is None:
-            value = self._insisted(self._answered(_PLAIN[kind]))
+        value = self._insisted(self._answered(_PLAIN[kind]))
         if self.problem.env.batch.device.type == "cpu" and not recorded():
             Status(partial(self._unresolved, kind, self._verdict.answers[kind])).insist()
         self._values[kind, tracked] = value

@@ -46,8 +46,8 @@ class Exact(Backend):
             budget = float(self.selection["memory"]) * (1 << 20)
             self.policy = Policy(iterative=False, budget=budget, settings=Settings(native=engine != "torch"))
 
-    def kept(self, batch: Batch, evidence: Evidence) -> Ground | None:
-        """What was found about a graph."""
+    def _kept(self, batch: Batch, evidence: Evidence) -> Ground | None:
+        """What was found about a batch that comes again."""
         kept = batch.kept  # once: another thread may find that the batch does not come again
         found = None if kept is None else kept.get(self.plans)
         return found if isinstance(found, Ground) and found.evidence is evidence else None
@@ -69,7 +69,7 @@ class Exact(Backend):
 
     @untraced(OUTSIDE)
     def _look_and_open(self, problem: Problem) -> Session:
-        ground = self.kept(problem.env.batch, problem.evidence) or Ground.of(problem, self.plans, self.kernels)
+        ground = self._kept(problem.env.batch, problem.evidence) or Ground.of(problem, self.plans, self.kernels)
         return GraphSession(problem, ground) if ground.forest is None else TreeSession(problem, ground, ground.forest)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ from energyml.ir.graph import Graph
 from energyml.queries import Query
 from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
-from energyml.transforms import eager, gradients, readable, recorded
+from energyml.transforms import gradients, readable, recorded
 from energyml.untraced import untraced
 
 # What the compiler says where it is told to make one graph.
@@ -40,9 +39,6 @@ OUTSIDE = (
     "where lengths differ), so that `exact` plans and runs this elimination outside of the graph: compile without "
     "fullgraph=True, or give what holds for all calls to the model, as in `model.fix(edges=...)`"
 )
-
-# Queries that are answered from the parameters alone, where they are tables as they are.
-AT_ONCE = frozenset({"log_partition", "marginals"})
 
 
 class GraphSession(Session):
@@ -103,18 +99,6 @@ class GraphSession(Session):
     def outputs(self) -> list[str]:
         """The variables that answers are about."""
         return [name for name in self.variables if name not in self.latent]
-
-    def at_once(self, kind: str) -> Any:
-        """As `Ground.at_once`; what native code needs to know is found when it is asked for the first time."""
-        ground, env = self.ground, self.problem.env
-        if kind not in AT_ONCE:
-            return None
-        for term in self.terms:  # native code reads the parameters of later calls without making tables of them
-            term.finite.check_parameters(env)
-        if kind not in ground.asked and ground.asks and eager() and not env.gains:
-            made = ground.question(kind, lambda: [self.table_of(term) for term in self.terms], env.module._parameters)
-            ground.asked[kind] = made or False
-        return ground.at_once(kind, env.module, env.gains)
 
     def ask(self, query: Query) -> Result:
         """Answer any query of the card; where the structure is a constant of compiled code, that holds all of this."""

@@ -33,10 +33,7 @@ class Plan:
 
     def code(self, tables: Tables) -> native.Encoded:
         """The program for the native kernel."""
-        return self.code_of(tuple([None if table is None else tuple(table.shape[1:]) for table in tables]))
-
-    def code_of(self, shapes: tuple[tuple[int, ...] | None, ...]) -> native.Encoded:
-        """The same for tables of given shapes, without their batch axis."""
+        shapes = tuple([None if table is None else tuple(table.shape[1:]) for table in tables])
         found = self._codes.get(shapes)
         if found is None:
             own = self.structure
@@ -68,13 +65,6 @@ class Plans:
         self._constant: OrderedDict[tuple[object, ...], tuple[tuple[Tensor, ...], list[Group]]] = OrderedDict()
         self._structures: OrderedDict[tuple[object, ...], Structure] = OrderedDict()
         self.settled = Settled()  # what compiled code holds
-        self._met: set[str] = set()
-
-    def is_first(self, kind: str) -> bool:
-        """Whether a kind of question is asked for the first time; such a one need not prepare for others like it."""
-        known = kind in self._met
-        self._met.add(kind)
-        return not known
 
     def groups(self, sources: Sources) -> list[Group]:
         """The examples of a batch by structure; constant edges are looked at once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,10 +29,6 @@ class TreeSession(GraphSession):
 
     def _of_type(self, dtype: torch.dtype) -> TreeSession:
         return TreeSession(self.problem, self.ground, self.forest, dtype)
-
-    def at_once(self, kind: str) -> Any:
-        """Trees have kernels of their own."""
-        return None
 
     def _rounds(self, query: Query) -> bool:
         """Trees add up all tables of a cell before they send messages."""

@@ -95,7 +95,7 @@ class Finite:
                 self.check_now(env, scores, exists)
                 env.examined.add(self.term.name)
         else:
-            self.check_parameters(env)
+            self._check_parameters(env)
 
     def check_now(self, env: Environment, scores: Tensor, exists: Exists = _all) -> None:
         """As `check`, however often the term has been looked at: for scores that depend on an answer."""
@@ -105,7 +105,7 @@ class Finite:
             size = env.batch.size
             env.unseen.append(lambda: self._told(size, scores, exists))
 
-    def check_parameters(self, env: Environment) -> None:
+    def _check_parameters(self, env: Environment) -> None:
         """Refuse parameters whose entries are the scores."""
         for name in () if self.origin.computed else self.origin.params:
             parameter = env.module._parameters[name]

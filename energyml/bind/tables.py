@@ -16,7 +16,7 @@ from energyml.bind.places import Frame, constant_exists, counted_dims, positions
 from energyml.bind.tensors import Compiler, Environment, Evaluator, IndexSet
 from energyml.ir.graph import Affine, Edges, Forbidden, Graph, Range, SchemeRule, Table, Term
 from energyml.model import schemes
-from energyml.model.expression import At, Potential, Reference
+from energyml.model.expression import Potential
 from energyml.model.types import Extent
 from energyml.transforms import recorded
 
@@ -24,18 +24,8 @@ from energyml.transforms import recorded
 class TableTerm(BoundTerm):
     """A term with a table over the labels of its scope, for each element of its index set."""
 
-    def __init__(
-        self,
-        term: Term,
-        graph: Graph,
-        table: Callable[[IndexSet], Evaluator],
-        reads: str | None = None,
-        whole: bool = False,
-    ) -> None:
+    def __init__(self, term: Term, graph: Graph, table: Callable[[IndexSet], Evaluator]) -> None:
         super().__init__(term, graph)
-        # The one parameter that the table is entries of, where nothing is computed, and whether these are all of it, in
-        # their order, where it has as many as the index set and the labels.
-        self.reads, self.reads_whole = reads, whole
         self.rank = len(term.domain)
         self.counted = counted_dims(term, graph)
         self.constants = _constants(term, graph)
@@ -43,8 +33,6 @@ class TableTerm(BoundTerm):
         self.in_place = [_in_place(term, graph, number) for number in range(len(term.scope))]
         self.covers = len(term.scope) == 1 and _covers(term, graph)
         self.ends = None if self.constants else _ends(term)
-        numbers = {variable.name: number for number, variable in enumerate(graph.discrete)}
-        self.variables = tuple([numbers[ref.variable] for ref in term.scope])  # the numbers of the scope's variables
         self.value = table(IndexSet(term.domain, self.counted, self.valid))
 
     def table(self, env: Environment) -> Tensor:
@@ -281,28 +269,9 @@ def factor_table(term: Term, body: Table, graph: Graph, compiler: Compiler, over
     return lambda env: value(env).permute(order)
 
 
-def read_parameter(body: Table) -> str | None:
-    """The parameter that a factor's table is entries of; `None` where something is computed from tensors."""
-    value = body.value.base if isinstance(body.value, At) else body.value
-    plain = isinstance(value, Reference) and value.kind == "param"
-    return value.name if plain and body.order == tuple(range(len(body.order))) else None  # type: ignore[attr-defined]
-
-
 def _potts(weight: Tensor, count: int) -> Tensor:
     same = torch.eye(count, device=weight.device, dtype=torch.bool)
     return torch.where(same, weight[..., None, None], 0)
-
-
-def reads_in_place(term: Term, body: Table) -> bool:
-    """Whether the entries that a table takes of a parameter are those of its index set, axis by axis."""
-    value = body.value
-    if not isinstance(value, At) or value.indices != tuple(Affine(binding.index) for binding in term.domain):
-        return False
-    extents = [axis.extent for axis in value.base.type.axes[: len(term.domain)]]
-    return all(
-        extent.kind == "dim" and (isinstance(binding, Range) or (extent.name == binding.over and not extent.offset))
-        for extent, binding in zip(extents, term.domain, strict=True)
-    )
 
 
 def forbidden_table(term: Term, body: Forbidden, graph: Graph) -> Evaluator:

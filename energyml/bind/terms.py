@@ -11,14 +11,7 @@ from typing import cast
 from energyml.bind.bound import BoundTerm, Labels
 from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.bind.finite import Finite
-from energyml.bind.tables import (
-    TableTerm,
-    factor_table,
-    forbidden_table,
-    read_parameter,
-    reads_in_place,
-    scheme_table,
-)
+from energyml.bind.tables import TableTerm, factor_table, forbidden_table, scheme_table
 from energyml.bind.tensors import Compiler
 from energyml.bind.whole import BlackBoxTerm, MaskedTerm, StepwiseTerm
 from energyml.ir.graph import (
@@ -44,8 +37,7 @@ def bind_term(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
 
 def _table(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:
     body = cast("Table", term.body)
-    reads, whole = read_parameter(body), reads_in_place(term, body)
-    return TableTerm(term, graph, lambda over: factor_table(term, body, graph, compiler, over), reads, whole)
+    return TableTerm(term, graph, lambda over: factor_table(term, body, graph, compiler, over))
 
 
 def _forbid(term: Term, graph: Graph, compiler: Compiler) -> BoundTerm:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from energyml.native import elimination as kernels
-from energyml.native.planning import METHODS, Steps
-from energyml.plan.elimination import WORTH_SEARCHING, Program, trials
-
-_EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-if kernels is not None:
-    kernels.introduce(
-        Tensor, torch.nn.Parameter, torch.empty_like, torch.get_num_threads, torch.float32, torch.float64, torch.int64,
-        _EXCHANGE,
-    )  # fmt: skip
-# Whether questions can be asked: this torch lets native code look into its tensors.
-ASKS = kernels is not None and _EXCHANGE is not None
-
-AskedVariable: TypeAlias = tuple[tuple[int, ...], int, Tensor | None]
-AskedTerm: TypeAlias = tuple[Tensor, Tensor | None, tuple[int, ...], tuple[int, ...]]
+from energyml.native.planning import Steps
+from energyml.plan.elimination import Program
 
 # Entries of all cliques of a batch below which a second thread costs more than it brings.
 WORTH_A_THREAD = 1_000_000
@@ -171,79 +158,6 @@ def run(
         else:
             gradient += (copy - gradient).sum(0, keepdim=True)
     return Outcome(total, entropy, drawn)
-
-
-class Question:
-    """What is asked again and again of parameters that are tables as they are: nothing is made of them in between.
-
-    Args:
-        question: the kernel's own object.
-        variables: whose marginals are asked for; empty where log Z is.
-    """
-
-    def __init__(self, question: object, variables: tuple[str, ...]) -> None:
-        assert kernels is not None
-        self._ask, self._question, self._variables = kernels.ask, question, variables
-
-    @staticmethod
-    def of(
-        code: Encoded,
-        labels: Tensor,
-        parameters: Mapping[str, tuple[int, ...]],
-        marginals: Mapping[str, tuple[int, ...]],
-    ) -> Question:
-        """The question that a program answers.
-
-        Args:
-            code: the program; its tables are the parameters, and behind them zeros for the cells of each variable.
-            labels: [1, cells] int64: the labels of the known cells.
-            parameters: names and shapes.
-            marginals: by variable the shape of its marginals; empty where log Z is asked for.
-        """
-        assert kernels is not None
-        made = kernels.make_question(
-            code.program, labels.contiguous().data_ptr(), code.known, tuple(parameters), tuple(parameters.values()),
-            tuple(marginals.values()),
-        )  # fmt: skip
-        return Question(made, tuple(marginals))
-
-    @staticmethod
-    def planned(
-        cells: int,
-        budget: float,
-        variables: tuple[AskedVariable, ...],
-        terms: tuple[AskedTerm, ...],
-        parameters: tuple[str, ...],
-        marginals: Mapping[str, tuple[int, ...]],
-        like: Question | None = None,
-    ) -> Question | None:
-        """The same without a plan: from labels and scopes, where simple searches find an order that fits.
-
-        Args:
-            cells: how many there are.
-            budget: bytes that the program may take.
-            variables: their shapes, how many labels they have, and what is known: int64 [1, *shape] with -1.
-            terms: the parameters that are their tables, the edges [1, E, ends] that are their elements (`None`: each
-                cell of the variable is one), at which end each cell of the scope stands, and of which variable it is.
-            parameters: the names of the parameters.
-            marginals: as in `of`.
-            like: another question about the same graph and cells: its order is taken.
-
-        Cost: as many searches as `cheapest` makes for a program that is not worth opt_einsum's.
-        """
-        assert kernels is not None
-        alike = len({labels for _, labels, _ in variables}) == 1
-        tried = [(METHODS[method], ties, worth) for method, ties, worth in trials(cells, alike)]
-        made = kernels.plan_question(
-            (*tried,), float(WORTH_SEARCHING), budget, variables, terms, parameters, tuple(marginals.values()),
-            None if like is None else like._question,
-        )  # fmt: skip
-        return None if made is None else Question(made, tuple(marginals))
-
-    def ask(self, parameters: Mapping[str, Tensor | None]) -> Any:
-        """Answer without a tape: log Z [1], or marginals by variable; `None` where parameters are of another shape."""
-        found = self._ask(self._question, parameters)
-        return dict(zip(self._variables, found, strict=True)) if self._variables and found is not None else found
 
 
 def _pointer(tensor: Tensor | None) -> int:

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.native import elimination as graphs
-from energyml.native.graph import Question
 
 torch.set_num_threads(1)
 
@@ -176,12 +174,8 @@ def test_a_posterior_asked_again_sees_other_parameters(edges: list[list[int]], u
     torch.testing.assert_close(found, torch.autograd.grad(fresh_total(model, known(-1, 2, -1, -1, 0)), [model.u])[0])
 
 
-def test_answers_from_parameters_alone_notice_all_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Questions are answered by native code that reads the parameters itself."""
+def test_repeated_calls_without_gradients_notice_all_that_changes() -> None:
     model, labels = made(), known(-1, 2, -1, -1, 0)
-    answers = []
-    ask = Question.ask
-    monkeypatch.setattr(Question, "ask", lambda *given: answers.append(ask(*given)) or answers[-1])
 
     def check(near: float = 1e-12) -> None:
         for mode in (torch.no_grad, torch.inference_mode):
@@ -195,9 +189,6 @@ def test_answers_from_parameters_alone_notice_all_that_changes(monkeypatch: pyte
                     marginals.zero_()
 
     check()
-    if graphs is not None and hasattr(Tensor, "__dlpack_c_exchange_api__"):
-        assert len(answers) == 16
-        assert not any(one is None for one in answers)
     model.w.data = model.w.data.transpose(1, 2)  # not contiguous
     check()
     model.w.data = torch.randn_like(model.w).contiguous()

@@ -10,6 +10,7 @@
 #endif
 
 #include <cstdlib>
+#include <memory>
 
 #include "products.h"
 #include "programs.h"
@@ -168,61 +169,19 @@ static void eliminate_all(const Graph& graph, const Wanted& wanted, int threads)
     if (!fine) throw std::bad_alloc();
 }
 
-// How an order is looked for: find(graph, bounds, ties, order) gives the width, or -1 beyond the bounds.
+// How an order is looked for: find(graph, limit, ties, order) gives the width, or -1 where it is above the limit.
 struct Search {
-    int64_t (*find)(const Scopes&, const SearchBounds&, int64_t, int64_t*);
-    SearchBounds bounds;
+    int64_t (*find)(const Scopes&, double, int64_t, int64_t*);
+    double limit;
     int64_t ties;
+    int64_t run(const Scopes& graph, int64_t* order) const { return find(graph, limit, ties, order); }
 };
-
-static Search search_by(int64_t method, double width, int64_t ties) {
-    constexpr int64_t (*searches[])(const Scopes&, const SearchBounds&, int64_t, int64_t*) = {min_weight, min_fill, natural};
-    return {searches[method], {width, std::numeric_limits<double>::infinity()}, ties};
-}
 
 static Search read_search(Arguments& take) {
+    constexpr int64_t (*searches[])(const Scopes&, double, int64_t, int64_t*) = {min_weight, min_fill, natural};
     const int64_t method = take.number();
-    const double width = take.real();
-    return search_by(method, width, take.number());
-}
-
-// The program of the order that a search finds in a graph that was weighed; false where that is beyond its bounds.
-static bool plan(const Scopes& graph, const Search& search, Compiled& made) {
-    made.order.resize(static_cast<size_t>(graph.cells));
-    if (search.find(graph, search.bounds, search.ties, made.order.data()) < 0) return false;
-    made.order.resize(static_cast<size_t>(std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); })));
-    compile_order(graph, made);
-    return true;
-}
-
-// A search, and how many operations the best order so far must take for it to be worth its while.
-struct Trial {
-    Search search;
-    double worth;
-};
-
-// The cheapest program that searches find, one after another, as `cheapest` in energyml/plan/elimination.py does; false where it takes more
-// than some operations, for which that has more ways.
-static bool plan_cheapest(const Scopes& graph, const std::vector<Trial>& trials, double most, Compiled& best) {
-    int64_t fewest = 0;  // labels of a cell that has more than one
-    bool bounded = true;
-    for (int64_t cell = 0; cell < graph.cells; ++cell) {
-        bounded = bounded && graph.sizes[cell] > 1;
-        if (graph.sizes[cell] > 1 && (!fewest || graph.sizes[cell] < fewest)) fewest = graph.sizes[cell];
-    }
-    Compiled made;
-    for (size_t k = 0; k < trials.size(); ++k) {
-        Search search = trials[k].search;
-        if (k) {
-            if (best.operations < trials[k].worth || (search.ties && best.operations > most)) break;
-            search.bounds.entries = best.operations;
-            if (bounded) search.bounds.width = std::log(std::max(2.0, best.operations)) / std::log(static_cast<double>(fewest));
-        }
-        const bool found = plan(graph, search, made);
-        if (!k && !found) return false;
-        if (found && (!k || made.operations < best.operations)) std::swap(made, best);
-    }
-    return best.operations <= most;
+    const double limit = take.real();
+    return {searches[method], limit, take.number()};
 }
 
 static constexpr const char* PROGRAM = "energyml.program";
@@ -230,8 +189,6 @@ static constexpr const char* PROGRAM = "energyml.program";
 static void forget_program(PyObject* capsule) { delete static_cast<Graph*>(PyCapsule_GetPointer(capsule, PROGRAM)); }
 
 }  // namespace energyml
-
-#include "repeated.h"
 
 using namespace energyml;
 
@@ -264,7 +221,7 @@ static PyObject* search_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     int64_t width = 0;
     const auto work = [&] {
         graph.weigh();
-        width = search.find(graph, search.bounds, search.ties, order);
+        width = search.run(graph, order);
     };
     return unlocked(work) ? PyLong_FromLongLong(width) : nullptr;
 }
@@ -280,7 +237,11 @@ static PyObject* plan_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     bool found = false;
     const auto work = [&] {
         graph.weigh();
-        found = plan(graph, search, made);
+        made.order.resize(static_cast<size_t>(graph.cells));
+        found = search.run(graph, made.order.data()) >= 0;
+        if (!found) return;
+        made.order.resize(static_cast<size_t>(std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); })));
+        compile_order(graph, made);
     };
     if (!unlocked(work)) return nullptr;
     if (!found) Py_RETURN_NONE;
@@ -400,12 +361,6 @@ static PyMethodDef methods[] = {
     {"read_program", reinterpret_cast<PyCFunction>(read_program), METH_FASTCALL, "A program from its numbers."},
     {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},
     {"sweep_forest", reinterpret_cast<PyCFunction>(sweep_forest), METH_FASTCALL, "Messages along trees, and back."},
-    {"introduce", reinterpret_cast<PyCFunction>(introduce), METH_FASTCALL, "Tell the module about torch."},
-    {"make_question", reinterpret_cast<PyCFunction>(make_question), METH_FASTCALL, "A question about tensors as they are."},
-    {"plan_question", reinterpret_cast<PyCFunction>(plan_question), METH_FASTCALL, "The same from labels and scopes, where a first order is good enough."},
-    {"ask", reinterpret_cast<PyCFunction>(ask), METH_FASTCALL, "Answer a question."},
-    {"keep_call", reinterpret_cast<PyCFunction>(keep_call), METH_FASTCALL, "What a call gave, to compare others with."},
-    {"says_again", reinterpret_cast<PyCFunction>(says_again), METH_FASTCALL, "Whether a call says what an earlier one said."},
     {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -145,32 +145,8 @@ class Lists {
     int64_t marks_ = 0;
 };
 
-// Up to where an order is looked for: the cells of a message, and the entries of all cliques together, which no program of it takes fewer
-// operations than.
-struct SearchBounds {
-    double width, entries;
-};
-
-// How far a search has come.
-class Reached {
-  public:
-    explicit Reached(const SearchBounds& bounds) : bounds_(bounds) {}
-    // One more clique: the neighbours of its cell and its weight; false beyond the bounds.
-    bool add(int64_t neighbours, int64_t weight) {
-        width_ = std::max(width_, neighbours);
-        if (neighbours) entries_ += std::exp2(static_cast<double>(weight) / 4294967296.0);
-        return static_cast<double>(width_) <= bounds_.width && entries_ <= bounds_.entries * (1 + 1e-6);  // weights are rounded
-    }
-    int64_t width() const { return width_; }
-
-  private:
-    const SearchBounds bounds_;
-    int64_t width_ = 0;
-    double entries_ = 0;
-};
-
-// The greedy order of the smallest cliques.  Each search returns the width, or -1 beyond the bounds.
-static int64_t min_weight(const Scopes& graph, const SearchBounds& bounds, int64_t, int64_t* order) {
+// The greedy order of the smallest cliques.  Each search returns the width: the most cells that a message has; -1 where that is above a limit.
+static int64_t min_weight(const Scopes& graph, double limit, int64_t, int64_t* order) {
     Lists lists(graph);
     Queue queue(graph.cells);
     std::vector<int64_t> weight(graph.weights);
@@ -180,9 +156,10 @@ static int64_t min_weight(const Scopes& graph, const SearchBounds& bounds, int64
         for (int64_t one : lists.around(cell)) weight[cell] += graph.weights[one];
         put(cell);
     }
-    Reached reached(bounds);
+    int64_t width = 0;
     for (int64_t cell; (cell = queue.take()) >= 0;) {
-        if (!reached.add(static_cast<int64_t>(lists.around(cell).size()), weight[cell])) return -1;
+        width = std::max(width, static_cast<int64_t>(lists.around(cell).size()));
+        if (static_cast<double>(width) > limit) return -1;
         *order++ = cell;
         lists.eliminate(cell, [&](int64_t one, const int64_t* fresh, int64_t count) {
             weight[one] -= graph.weights[cell];
@@ -190,25 +167,23 @@ static int64_t min_weight(const Scopes& graph, const SearchBounds& bounds, int64
             put(one);
         });
     }
-    return reached.width();
+    return width;
 }
 
 // The cells in the order in which they are numbered.
-static int64_t natural(const Scopes& graph, const SearchBounds& bounds, int64_t, int64_t* order) {
+static int64_t natural(const Scopes& graph, double limit, int64_t, int64_t* order) {
     int64_t* end = order;
     for (int late = 0; late < 2; ++late)
         for (int64_t cell = 0; cell < graph.cells; ++cell)
             if (!graph.known(cell) && graph.late(cell) == (late == 1)) *end++ = cell;
     Lists lists(graph);
-    Reached reached(bounds);
+    int64_t width = 0;
     for (; order < end; ++order) {
-        const std::vector<int64_t>& around = lists.around(*order);
-        int64_t weight = graph.weights[*order];
-        for (int64_t one : around) weight += graph.weights[one];
-        if (!reached.add(static_cast<int64_t>(around.size()), weight)) return -1;
+        width = std::max(width, static_cast<int64_t>(lists.around(*order).size()));
+        if (static_cast<double>(width) > limit) return -1;
         lists.eliminate(*order, [](int64_t, const int64_t*, int64_t) {});
     }
-    return reached.width();
+    return width;
 }
 
 // The greedy order that adds the fewest edges, with a bit set of neighbours for each cell.
@@ -225,18 +200,19 @@ class MinFill {
                 }
     }
 
-    inline int64_t run(const SearchBounds& bounds, int64_t* order) {
+    inline int64_t run(double limit, int64_t* order) {
         Queue queue(graph_.cells);
         for (int64_t cell = 0; cell < graph_.cells; ++cell)
             if (!graph_.known(cell)) queue.put(keys_[cell] = key(cell));
-        Reached reached(bounds);
+        int64_t width = 0;
         for (int64_t cell; (cell = queue.take()) >= 0;) {
-            if (!reached.add(degree(around(cell)), keys_[cell].weight)) return -1;
+            width = std::max(width, degree(around(cell)));
+            if (static_cast<double>(width) > limit) return -1;
             *order++ = cell;
             join(cell);
             each(touched_.data(), [&](int64_t one)  { queue.put(keys_[one]); });
         }
-        return reached.width();
+        return width;
     }
 
   private:
@@ -319,6 +295,8 @@ class MinFill {
     std::vector<Key> keys_;
 };
 
-inline int64_t min_fill(const Scopes& graph, const SearchBounds& bounds, int64_t ties, int64_t* order) { return MinFill(graph, ties).run(bounds, order); }
+inline int64_t min_fill(const Scopes& graph, double limit, int64_t ties, int64_t* order) {
+    return MinFill(graph, ties).run(limit, order);
+}
 
 }  // namespace energyml

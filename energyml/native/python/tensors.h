@@ -22,18 +22,10 @@ struct DLTensor {
     const int64_t* strides;  // null: contiguous
     uint64_t offset;         // in bytes
 };
-struct Lent {  // memory that a tensor is made of, with what gives it back
-    uint32_t major, minor;
-    void* owner;
-    void (*give_back)(Lent* self);
-    uint64_t flags;
-    DLTensor tensor;
-};
 struct Exchange {
     uint32_t major, minor;
     Exchange* older;
-    void *allocate, *share;
-    int (*adopt)(Lent* memory, void** out);
+    void *allocate, *share, *adopt;
     int (*look)(void* tensor, DLTensor* out);
 };
 
@@ -55,7 +47,7 @@ inline PyObject* introduce(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (args[7] != Py_None) {
         const Exchange* found = static_cast<const Exchange*>(PyCapsule_GetPointer(args[7], "dlpack_exchange_api"));
         if (!found) return nullptr;
-        if (found->major == 1 && found->look && found->adopt) torch.exchange = found;
+        if (found->major == 1 && found->look) torch.exchange = found;
     }
     Py_RETURN_NONE;
 }
