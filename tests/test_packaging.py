@@ -145,7 +145,7 @@ def test_installed_command_checks_a_spec(installed: Path, tmp_path: Path) -> Non
     run(installed / "energyml", "check", "tiny.energy", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("part", ["baseline", "chains", "elimination", "fields", "gibbs", "beams"])
+@pytest.mark.parametrize("part", ["baseline", "chains", "trees", "elimination", "fields", "gibbs", "beams"])
 @pytest.mark.parametrize("compiler", [shutil.which("c++") or shutil.which("g++")])
 def test_native_code_is_built_where_there_is_a_compiler(names: set[str], compiler: str | None, part: str) -> None:
     built = [name for name in names if name.startswith(f"energyml/native/_{part}")]

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from energyml.diagnostics import EnergyError
 
-PARTS = ("chains", "elimination", "fields", "gibbs", "beams")
+PARTS = ("chains", "trees", "elimination", "fields", "gibbs", "beams")
 SETS = ("v4", "v3", "plain")
 
 asked = os.environ.get("ENERGYML_NATIVE", "")
@@ -55,7 +55,8 @@ def _built(part: str) -> ModuleType | None:
 
 
 chains = _built("chains")
-elimination = _built("elimination")  # and trees
+trees = _built("trees")
+elimination = _built("elimination")
 fields = _built("fields")  # Gaussian fields on grids
 gibbs = _built("gibbs")
 beams = _built("beams")

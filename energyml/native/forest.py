@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.native import elimination as kernels
+from energyml.native import trees as kernels
 
 # Multiply-adds below which a second thread costs more than it brings.
 WORTH_A_THREAD = 2_000_000

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.exact.recursion import chain_score, log_partition_of as twin
+from energyml.backends.exact.recursion import chain_score
+from energyml.backends.exact.recursion import log_partition_of as twin
 from energyml.native import available
 from energyml.native import chain as native
 from tests.native.log_space import chain_log_partition

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ASK = """\
 from energyml import doctor
 from energyml import native
-assert native.chains is native.elimination is native.fields is native.gibbs is native.beams is None
+assert native.chains is native.trees is native.elimination is native.fields is native.gibbs is native.beams is None
 assert not native.available
 print(doctor.examine()[0])
 """

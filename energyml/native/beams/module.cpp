@@ -205,12 +205,12 @@ static PyObject* gelu(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 static PyMethodDef methods[] = {
-    {"choose", reinterpret_cast<PyCFunction>(choose), METH_FASTCALL, "The best continuations of all examples."},
-    {"follow", reinterpret_cast<PyCFunction>(follow), METH_FASTCALL, "Answers along back-pointers."},
-    {"attend", reinterpret_cast<PyCFunction>(attend), METH_FASTCALL, "Attention over lists of positions."},
-    {"cell", reinterpret_cast<PyCFunction>(cell), METH_FASTCALL, "The pointwise part of an LSTM's step."},
-    {"norm", reinterpret_cast<PyCFunction>(norm), METH_FASTCALL, "A residual and its layer normalisation."},
-    {"gelu", reinterpret_cast<PyCFunction>(gelu), METH_FASTCALL, "The Gaussian error linear unit, in place."},
+    {"choose", FAST(choose), METH_FASTCALL, "The best continuations of all examples."},
+    {"follow", FAST(follow), METH_FASTCALL, "Answers along back-pointers."},
+    {"attend", FAST(attend), METH_FASTCALL, "Attention over lists of positions."},
+    {"cell", FAST(cell), METH_FASTCALL, "The pointwise part of an LSTM's step."},
+    {"norm", FAST(norm), METH_FASTCALL, "A residual and its layer normalisation."},
+    {"gelu", FAST(gelu), METH_FASTCALL, "The Gaussian error linear unit, in place."},
     {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{nullptr, 0}};

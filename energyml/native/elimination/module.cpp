@@ -14,7 +14,6 @@
 
 #include "products.h"
 #include "programs.h"
-#include "../trees/trees.h"
 
 namespace energyml {
 
@@ -354,16 +353,14 @@ static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 static PyMethodDef methods[] = {
-    {"search_order", reinterpret_cast<PyCFunction>(search_order), METH_FASTCALL, "An elimination order."},
-    {"plan_order", reinterpret_cast<PyCFunction>(plan_order), METH_FASTCALL, "An elimination order's program, as compile_order gives it."},
-    {"compile_order", reinterpret_cast<PyCFunction>(compile_program), METH_FASTCALL, "The numbers of an order's program, and its costs."},
-    {"gather_factors", reinterpret_cast<PyCFunction>(gather_factors), METH_FASTCALL, "The factors of a graph from the cells of its tables' elements."},
-    {"read_program", reinterpret_cast<PyCFunction>(read_program), METH_FASTCALL, "A program from its numbers."},
-    {"order_forest", reinterpret_cast<PyCFunction>(order_forests), METH_FASTCALL, "Parents and an order of the nodes of trees."},
-    {"sweep_forest", reinterpret_cast<PyCFunction>(sweep_forest), METH_FASTCALL, "Messages along trees, and back."},
-    {"eliminate", reinterpret_cast<PyCFunction>(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
+    {"search_order", FAST(search_order), METH_FASTCALL, "An elimination order."},
+    {"plan_order", FAST(plan_order), METH_FASTCALL, "An elimination order's program, as compile_order gives it."},
+    {"compile_order", FAST(compile_program), METH_FASTCALL, "The numbers of an order's program, and its costs."},
+    {"gather_factors", FAST(gather_factors), METH_FASTCALL, "The factors of a graph from the cells of its tables' elements."},
+    {"read_program", FAST(read_program), METH_FASTCALL, "A program from its numbers."},
+    {"eliminate", FAST(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
     {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{nullptr, 0}};
 
-DEFINE_MODULE(methods, constants, "Elimination in factor graphs, and trees.")
+DEFINE_MODULE(methods, constants, "Elimination in factor graphs.")

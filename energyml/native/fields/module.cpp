@@ -266,8 +266,8 @@ static PyObject* multiply(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 static PyMethodDef methods[] = {
-    {"solve", reinterpret_cast<PyCFunction>(solve), METH_FASTCALL, "Conjugate gradients on systems of a batch."},
-    {"multiply", reinterpret_cast<PyCFunction>(multiply), METH_FASTCALL, "Products with the matrices of a batch."},
+    {"solve", FAST(solve), METH_FASTCALL, "Conjugate gradients on systems of a batch."},
+    {"multiply", FAST(multiply), METH_FASTCALL, "Products with the matrices of a batch."},
     {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{"MOST_DIRECTIONS", MOST_DIRECTIONS}, {nullptr, 0}};

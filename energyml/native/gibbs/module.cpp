@@ -194,9 +194,9 @@ static PyObject* numbers(PyObject*, PyObject* const* args, Py_ssize_t n) {
 }
 
 static PyMethodDef methods[] = {
-    {"pairs", reinterpret_cast<PyCFunction>(pairs), METH_FASTCALL, "Sweeps over cells of two labels joined in pairs."},
-    {"tables", reinterpret_cast<PyCFunction>(tables), METH_FASTCALL, "Sweeps over cells of any labels and factors."},
-    {"numbers", reinterpret_cast<PyCFunction>(numbers), METH_FASTCALL, "What the generator makes of a counter."},
+    {"pairs", FAST(pairs), METH_FASTCALL, "Sweeps over cells of two labels joined in pairs."},
+    {"tables", FAST(tables), METH_FASTCALL, "Sweeps over cells of any labels and factors."},
+    {"numbers", FAST(numbers), METH_FASTCALL, "What the generator makes of a counter."},
     {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{"LANES", Lanes<float>::count}, {nullptr, 0}};
