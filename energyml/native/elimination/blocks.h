@@ -196,24 +196,6 @@ struct Tables {
     }
 };
 
-// log of numbers of at least 1, after the fdlibm reduction to [sqrt(1/2), sqrt(2)).
-inline V<double> logarithm(V<double> x) {
-    typedef I<double> Whole;
-    Whole bits = reinterpret_cast<Whole&>(x);
-    Whole high = (bits >> 52) - 1023;
-    Whole mantissa_bits = (bits & 0x000fffffffffffffLL) | 0x3ff0000000000000LL;
-    V<double> m = reinterpret_cast<V<double>&>(mantissa_bits);
-    const V<double> half = m * 0.5;
-    Whole large = m > all<double>(1.4142135623730951);
-    m = large ? half : m;
-    V<double> k = __builtin_convertvector(high - large, V<double>);  // `large` is -1 where it holds
-    V<double> f = m - 1.0, s = f / (2.0 + f), z = s * s;
-    V<double> r = z * (0.6666666666666735130 + z * (0.3999999999940941908 + z * (0.2857142874366239149 +
-                  z * (0.2222219843214978396 + z * (0.1818357216161805012 + z * (0.1531383769920937332 + z * 0.1479819860511658591))))));
-    V<double> square = f * f * 0.5;
-    return k * 6.93147180369123816490e-01 - ((square - (s * (square + r) + k * 1.90821492927058770002e-10)) - f);
-}
-
 // A table of the step at hand: where its values and its gradients stand for the block at hand; null where there are none.
 struct Part {
     const Input* input;

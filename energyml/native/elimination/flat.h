@@ -9,62 +9,12 @@
 namespace energyml {
 
 // Vectors of 64 bytes: rows of lanes are long here, and loads are what counts.
-typedef double Wide __attribute__((vector_size(64), aligned(8), may_alias));
-typedef int64_t WideIndex __attribute__((vector_size(64), aligned(8), may_alias));
-
-// As `Lanes`: a vector's type loses its alignment where it is the argument of a template.
-struct WideLanes {
-    typedef Wide V;
-    static constexpr int count = 8;
-};
+typedef V<double, 64> Wide;
+typedef I<double, 64> WideIndex;
 
 inline Wide load_wide(const double* from) { return *reinterpret_cast<const Wide*>(from); }
 inline void store_wide(double* to, Wide value) { *reinterpret_cast<Wide*>(to) = value; }
 inline Wide halves_swapped(Wide value) { return shuffled(value, WideIndex{4, 5, 6, 7, 0, 1, 2, 3}); }
-
-// exp of numbers that are at most 0, as in vectors.h; even and odd powers side by side, so that less is waited for.
-inline V<double> quick_exponential(V<double> x) {
-    typedef Lanes<double> L;
-    const V<double> bounded = larger<double>(x, all<double>(L::low));
-    V<double> shifted = bounded * 1.44269504088896340736 + L::magic;
-    const V<double> n = shifted - L::magic;
-    const V<double> r = bounded - n * L::ln2_high - n * L::ln2_low, z = r * r;
-    V<double> odd = z * (1.0 / 6227020800.0) + 1.0 / 39916800.0, even = z * (1.0 / 479001600.0) + 1.0 / 3628800.0;
-    odd = odd * z + 1.0 / 362880.0;
-    even = even * z + 1.0 / 40320.0;
-    odd = odd * z + 1.0 / 5040.0;
-    even = even * z + 1.0 / 720.0;
-    odd = odd * z + 1.0 / 120.0;
-    even = even * z + 1.0 / 24.0;
-    odd = odd * z + 1.0 / 6.0;
-    even = even * z + 0.5;
-    const V<double> p = (odd * r + even) * z + r + 1.0;
-    I<double> bits = (reinterpret_cast<I<double>&>(shifted) + L::bias) << L::mantissa;
-    const V<double> found = p * reinterpret_cast<V<double>&>(bits);
-    return x < all<double>(L::low) ? V<double>{} : found;
-}
-
-// The same where vectors are wide: one shuffle gives the 16th part of a power of two, and what remains is so small that half as many
-// powers of it do.
-inline Wide wide_exponential(Wide x) {
-    typedef Lanes<double> L;
-    const Wide lowest = L::low - Wide{};
-    const Wide bounded = x > lowest ? x : lowest;
-    Wide shifted = bounded * (16 * 1.44269504088896340736) + L::magic;
-    const Wide n = shifted - L::magic;
-    const Wide r = bounded - n * (L::ln2_high / 16) - n * (L::ln2_low / 16), z = r * r;
-    // exp(r) - 1: its power series with the seventh power as the nearest sum of lower ones.
-    const Wide first = 0.5 + r * 0.16666666662844765, second = 1.0 / 24 + r * 0.008333496247359863 + z * (1.0 / 720);
-    const Wide p = r * 1.0000000000000022 + z * (first + z * second);
-    // The low bits of `shifted` say which of the parts; those above are the exponent, and shifting drops everything above them.
-    const WideIndex bits = reinterpret_cast<WideIndex&>(shifted);
-    const Wide low_parts = {1.0, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916, 1.189207115002721, 1.241857812073484, 1.2968395546510096, 1.3542555469368927};
-    const Wide high_parts = {1.4142135623730951, 1.4768261459394993, 1.5422108254079407, 1.6104903319492543, 1.681792830507429, 1.7562521603732995, 1.8340080864093424, 1.9152065613971474};
-    Wide part = shuffled(low_parts, high_parts, bits);
-    WideIndex scaled = reinterpret_cast<WideIndex&>(part) + ((bits & ~int64_t{15}) << 48);
-    const Wide power = reinterpret_cast<Wide&>(scaled);
-    return x < lowest ? Wide{} : power + power * p;
-}
 
 // The smaller of two numbers, of which the first may be 0 and does not count then.
 template <class Vector> inline Vector smaller_of(Vector value, Vector least) {
@@ -242,7 +192,7 @@ inline size_t hand_out_flat(
 }
 
 // exp(entries - the largest of them), some lanes at a time; see `exponentiate`.
-template <class L, class F> inline double exponentiate_by(const double* from, int64_t count, double* to, double& low, F exponential_of) {
+template <class L> double exponentiate_by(const double* from, int64_t count, double* to, double& low) {
     typedef typename L::V Vector;
     constexpr int64_t lanes = L::count, apart = 4;  // so many at a time, as each waits for its own last comparison
     const Vector nothing = NOTHING - Vector{};
@@ -275,7 +225,7 @@ template <class L, class F> inline double exponentiate_by(const double* from, in
         const Vector below = here - high;
         const Vector there = below > nothing ? below : lows[which];
         lows[which] = there < lows[which] ? there : lows[which];
-        return exponential_of(below);
+        return exponential<double>(below);
     };
     for (k = 0; k + 2 * lanes <= count; k += 2 * lanes)
         for (int which = 0; which < 2; ++which)
@@ -293,10 +243,7 @@ template <class L, class F> inline double exponentiate_by(const double* from, in
 
 // exp(entries - the largest of them); the largest (0 where all are -inf), and how far below it the smallest is that is not -inf.
 inline double exponentiate(const double* from, int64_t count, double* to, double& low) {
-    const auto wide = [](Wide x)  { return wide_exponential(x); };
-    const auto narrow = [](V<double> x)  { return quick_exponential(x); };
-    return WIDE_REGISTERS ? exponentiate_by<WideLanes>(from, count, to, low, wide)
-                              : exponentiate_by<Lanes<double>>(from, count, to, low, narrow);
+    return exponentiate_by<Lanes<double, WIDE_REGISTERS ? 64 : 32>>(from, count, to, low);
 }
 
 }  // namespace energyml

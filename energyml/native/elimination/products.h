@@ -451,7 +451,7 @@ class ProductPass {
 };
 
 inline void send_blocks(ProductPass& pass, const Elimination& step, double* out, Extremes& found) {
-    found = WIDE_REGISTERS ? pass.add_up<WideLanes>(step, out) : pass.add_up<Lanes<double>>(step, out);
+    found = WIDE_REGISTERS ? pass.add_up<Lanes<double, 64>>(step, out) : pass.add_up<Lanes<double>>(step, out);
 }
 inline void hand_out_blocks(ProductPass& pass, const Elimination& step, double scale) { pass.blocks_down(step, scale); }
 

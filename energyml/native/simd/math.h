@@ -1,4 +1,4 @@
-// The exponential, powers of two, and the transpose of a square, for vectors of any width; every module uses these.
+// The exponential, the logarithm, powers of two, and the transpose of a square, for vectors of any width; every module uses these.
 #pragma once
 
 #include "vectors.h"
@@ -15,18 +15,18 @@ template <class T, class X> INLINE X polynomial(X r) {
         p = p * r + 5.0000001201e-1f;
         return p * r * r + r + 1.0f;
     } else {
-        X p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
-        p = p * r + 1.0 / 39916800.0;
-        p = p * r + 1.0 / 3628800.0;
-        p = p * r + 1.0 / 362880.0;
-        p = p * r + 1.0 / 40320.0;
-        p = p * r + 1.0 / 5040.0;
-        p = p * r + 1.0 / 720.0;
-        p = p * r + 1.0 / 120.0;
-        p = p * r + 1.0 / 24.0;
-        p = p * r + 1.0 / 6.0;
-        p = p * r + 0.5;
-        return p * r * r + r + 1.0;
+        // Even and odd powers side by side, so that less is waited for.
+        const X z = r * r;
+        X odd = z * (1.0 / 6227020800.0) + 1.0 / 39916800.0, even = z * (1.0 / 479001600.0) + 1.0 / 3628800.0;
+        odd = odd * z + 1.0 / 362880.0;
+        even = even * z + 1.0 / 40320.0;
+        odd = odd * z + 1.0 / 5040.0;
+        even = even * z + 1.0 / 720.0;
+        odd = odd * z + 1.0 / 120.0;
+        even = even * z + 1.0 / 24.0;
+        odd = odd * z + 1.0 / 6.0;
+        even = even * z + 0.5;
+        return (odd * r + even) * z + r + 1.0;
     }
 }
 
@@ -47,6 +47,21 @@ template <class T, class X> INLINE X small_exponential(X x) {
         const X chosen = shuffled(powers, bits_as<Bits<X>>(shifted));
         const X scale = bits_as<X>(unsigned_bits(chosen) + ((unsigned_bits(shifted) & -8u) << (L::mantissa - 3)));
         return scale * (rest * r) + scale;
+    } else if constexpr (WIDE_REGISTERS && sizeof(X) == 64) {
+        // Two registers hold the powers of 2^(1/16), and what remains is so small that half as many powers of it do.
+        X shifted = x * (16 * 1.44269504088896340736) + L::magic;
+        const X n = shifted - L::magic;
+        const X r = x - n * (L::ln2_high / 16) - n * (L::ln2_low / 16), z = r * r;
+        // exp(r) - 1: its power series with the seventh power as the nearest sum of lower ones.
+        const X first = 0.5 + r * 0.16666666662844765, second = 1.0 / 24 + r * 0.008333496247359863 + z * (1.0 / 720);
+        const X rest = r * 1.0000000000000022 + z * (first + z * second);
+        const X low_parts = {1.0,               1.0442737824274138, 1.0905077326652577, 1.1387886347566916,
+                             1.189207115002721, 1.241857812073484,  1.2968395546510096, 1.3542555469368927};
+        const X high_parts = {1.4142135623730951, 1.4768261459394993, 1.5422108254079407, 1.6104903319492543,
+                              1.681792830507429,  1.7562521603732995, 1.8340080864093424, 1.9152065613971474};
+        const X part = shuffled(low_parts, high_parts, bits_as<Bits<X>>(shifted));
+        const X power = bits_as<X>(unsigned_bits(part) + ((unsigned_bits(shifted) & ~uint64_t{15}) << 48));
+        return power + power * rest;
     } else {
         X shifted = x * static_cast<T>(1.44269504088896340736) + L::magic;
         X n = shifted - L::magic;
@@ -62,6 +77,25 @@ template <class T, class X> INLINE X exponential(X x) {
     const X low = spread<X>(Lanes<T>::low);
     const X found = small_exponential<T>(low > x ? low : x);
     return x < low ? X{} : found;
+}
+
+// log of numbers of at least 1, after the fdlibm reduction to [sqrt(1/2), sqrt(2)).
+INLINE V<double> logarithm(V<double> x) {
+    typedef I<double> Whole;
+    const Whole bits = bits_as<Whole>(x), high = (bits >> 52) - 1023;
+    V<double> m = bits_as<V<double>>((bits & 0x000fffffffffffffLL) | 0x3ff0000000000000LL);
+    const Whole large = m > all<double>(1.4142135623730951);
+    m = large ? m * 0.5 : m;
+    const V<double> k = __builtin_convertvector(high - large, V<double>);  // `large` is -1 where it holds
+    const V<double> f = m - 1.0, s = f / (2.0 + f), z = s * s;
+    V<double> r = z * 0.1479819860511658591 + 0.1531383769920937332;
+    r = r * z + 0.1818357216161805012;
+    r = r * z + 0.2222219843214978396;
+    r = r * z + 0.2857142874366239149;
+    r = r * z + 0.3999999999940941908;
+    r = (r * z + 0.6666666666666735130) * z;
+    const V<double> square = f * f * 0.5;
+    return k * 6.93147180369123816490e-01 - ((square - (s * (square + r) + k * 1.90821492927058770002e-10)) - f);
 }
 
 // The exponent of a positive normal number, and a power of two, by their bits.
