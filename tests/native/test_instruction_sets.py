@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ASK = "from energyml import native; print(*native.loaded.values())"
 SETS = ("v3", "plain")
 TESTED = {
-    "v3": ("native/test_chain.py", "native/test_tables.py", "native/test_abreast.py", "native/test_products.py"),
+    "v3": ("native/test_chain.py", "native/test_tables.py", "native/test_interleaved.py", "native/test_products.py"),
     "plain": (
-        "native/test_chain.py", "native/test_tables.py", "native/test_abreast.py", "native/test_likelihood.py",
+        "native/test_chain.py", "native/test_tables.py", "native/test_interleaved.py", "native/test_likelihood.py",
         "native/test_masks.py", "native/test_products.py", "native/test_forest.py", "native/test_stencil.py",
         "mcmc/test_native.py", "beam/test_walks.py",
     ),

@@ -1,8 +1,9 @@
-// One step of a beam search: the best continuations of every example, from the scores of a network in one pass over memory.
+// One step of a beam search: the best continuations of every example, from the scores of a network in one pass over
+// memory.
 //
-// The rows of an example stand together, those of all examples one after another.  A row is a hypothesis that goes on; complete answers
-// stand in a pool.  Hypotheses that can no longer come before the answers that are wanted are dropped, so examples have as many rows as
-// can still matter, and in the end none.
+// The rows of an example stand together, those of all examples one after another.  A row is a hypothesis that goes on;
+// complete answers stand in a pool.  Hypotheses that can no longer come before the answers that are wanted are dropped,
+// so examples have as many rows as can still matter, and in the end none.
 #pragma once
 
 #include "../simd/math.h"
@@ -31,7 +32,8 @@ template <class T> struct Pool {
     int32_t *label, *parent, *last, *count;
 };
 
-// The rows of a step: where those of each example begin, their scores so far; label, parent and example are those of the step before.
+// The rows of a step: where those of each example begin, their scores so far; label, parent and example are those of
+// the step before.
 template <class T> struct Rows {
     int64_t* first;  // [examples + 1]
     T* total;
@@ -48,8 +50,8 @@ template <class T> struct Candidate {
 template <class T> struct Choice {
     const Beam& beam;
     int64_t t;
-    T* scores;        // [rows, labels]
-    const T* bias;    // [labels], added to each row in place
+    T* scores;      // [rows, labels]
+    const T* bias;  // [labels], added to each row in place
     Rows<T> now;
     Pool<T> pool;
     Candidate<T>* going;  // [examples, width]
@@ -198,8 +200,8 @@ template <class T> struct Choice {
         put(base + k, rank, one.value, one.label, one.row, static_cast<int32_t>(t));
     }
 
-    // Complete answers and rows share the places of the beam.  The pool stays in the order of scores: it is written from its end, where no
-    // answer is overwritten before it is read, as each moves back or stays.
+    // Complete answers and rows share the places of the beam.  The pool stays in the order of scores: it is written
+    // from its end, where no answer is overwritten before it is read, as each moves back or stays.
     INLINE void keep_within(int64_t example, const Candidate<T>* best, int64_t found) const {
         const int64_t base = example * beam.width;
         int64_t kept = 0;
@@ -211,7 +213,8 @@ template <class T> struct Choice {
         for (int64_t k = found - 1; k >= 0; --k) {
             if (best[k].label == -1) {
                 const int64_t from = base + best[k].row;
-                put(base + --at, pool.rank[from], pool.score[from], pool.label[from], pool.parent[from], pool.last[from]);
+                put(base + --at, pool.rank[from], pool.score[from], pool.label[from], pool.parent[from],
+                    pool.last[from]);
             } else if (best[k].label == beam.end) {
                 const T rank = ranked(best[k].value, t + 1);
                 put(base + --at, rank, best[k].value, best[k].label, best[k].row, static_cast<int32_t>(t));
@@ -219,8 +222,8 @@ template <class T> struct Choice {
         }
     }
 
-    // How many of the rows, the best first, may still come before what is wanted: log-probabilities only fall, and at best the longest
-    // length divides them.
+    // How many of the rows, the best first, may still come before what is wanted: log-probabilities only fall, and at
+    // best the longest length divides them.
     INLINE int64_t hopeful(int64_t example, int64_t kept) const {
         if (pool.count[example] < beam.wanted) return kept;
         const T bar = pool.rank[example * beam.width + beam.wanted - 1];
@@ -229,10 +232,11 @@ template <class T> struct Choice {
     }
 };
 
-// The rows of the next step, one after another, with back-pointers [rows]; how many there are, and how many parents they have.
+// The rows of the next step, one after another, with back-pointers [rows]; how many there are, and how many parents
+// they have.
 template <class T>
-static void line_up(const Beam& beam, const Candidate<T>* going, const int64_t* count, Rows<T> next, int32_t* label, int32_t* parent,
-                    int64_t* sizes) {
+static void line_up(const Beam& beam, const Candidate<T>* going, const int64_t* count, Rows<T> next, int32_t* label,
+                    int32_t* parent, int64_t* sizes) {
     int64_t rows = 0, parents = 0;
     for (int64_t example = 0; example < beam.examples; ++example) {
         next.first[example] = rows;

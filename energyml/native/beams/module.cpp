@@ -13,7 +13,8 @@ template <class T> static Rows<T> read_rows(Arguments& take) {
     Rows<T> rows;
     rows.first = take.pointer<int64_t>();
     rows.total = take.pointer<T>();
-    for (int64_t** one : {&rows.label, &rows.parent, &rows.example, &rows.distinct, &rows.slot}) *one = take.pointer<int64_t>();
+    for (int64_t** one : {&rows.label, &rows.parent, &rows.example, &rows.distinct, &rows.slot})
+        *one = take.pointer<int64_t>();
     return rows;
 }
 
@@ -58,8 +59,10 @@ template <class T> static PyObject* chosen(Arguments take) {
     return Py_BuildValue("LL", static_cast<long long>(sizes[0]), static_cast<long long>(sizes[1]));
 }
 
-// choose(double?, examples, width, labels, size, end, wanted, local?, within?, penalty, lengths, pool.rank, score, label, parent, last,
-//        count, back labels, back parents, t, scores, bias, now.first, total, label, parent, example, distinct, slot, next. ..., threads)
+// choose(double?, examples, width, labels, size, end, wanted, local?, within?, penalty, lengths, pool.rank, score,
+// label, parent, last,
+//        count, back labels, back parents, t, scores, bias, now.first, total, label, parent, example, distinct, slot,
+//        next. ..., threads)
 // -> how many rows the next step has, and how many different parents; None where a score is not a number.
 static PyObject* choose(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, 1 + 10 + 6 + 2 + 3 + 7 + 7 + 1)) return nullptr;
@@ -74,7 +77,8 @@ static PyObject* follow(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Arguments take{args};
     const int64_t examples = take.number(), width = take.number(), size = take.number(), fill = take.number();
     const int32_t *label = take.pointer<int32_t>(), *parent = take.pointer<int32_t>(), *last = take.pointer<int32_t>(),
-                  *count = take.pointer<int32_t>(), *labels = take.pointer<int32_t>(), *parents = take.pointer<int32_t>();
+                  *count = take.pointer<int32_t>(), *labels = take.pointer<int32_t>(),
+                  *parents = take.pointer<int32_t>();
     int64_t* out = take.pointer<int64_t>();
     if (PyErr_Occurred()) return nullptr;
     for (int64_t at = 0; at < examples * width; ++at) {
@@ -123,7 +127,8 @@ template <class T> static PyObject* attended(Arguments take) {
     Py_RETURN_NONE;
 }
 
-// attend(double?, rows, heads, size, value size, query, its stride, its bias, key, its stride, value, its stride, lists, their stride, which, counts,
+// attend(double?, rows, heads, size, value size, query, its stride, its bias, key, its stride, value, its stride,
+// lists, their stride, which, counts,
 //        longest list, out, threads)
 static PyObject* attend(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, 1 + 4 + 7 + 5 + 1 + 1)) return nullptr;
@@ -137,9 +142,8 @@ template <class Work> static PyObject* by_row(const Work& work, [[maybe_unused]]
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
 #endif
-    for (int64_t row = 0; row < work.rows; ++row) work.run(row);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+        for (int64_t row = 0; row < work.rows; ++row) work.run(row);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 template <class T> static PyObject* stepped(Arguments take) {
@@ -204,14 +208,13 @@ static PyObject* gelu(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return take.number() ? gelued<double>(take) : gelued<float>(take);
 }
 
-static PyMethodDef methods[] = {
-    {"choose", FAST(choose), METH_FASTCALL, "The best continuations of all examples."},
-    {"follow", FAST(follow), METH_FASTCALL, "Answers along back-pointers."},
-    {"attend", FAST(attend), METH_FASTCALL, "Attention over lists of positions."},
-    {"cell", FAST(cell), METH_FASTCALL, "The pointwise part of an LSTM's step."},
-    {"norm", FAST(norm), METH_FASTCALL, "A residual and its layer normalisation."},
-    {"gelu", FAST(gelu), METH_FASTCALL, "The Gaussian error linear unit, in place."},
-    {nullptr, nullptr, 0, nullptr}};
+static PyMethodDef methods[] = {{"choose", FAST(choose), METH_FASTCALL, "The best continuations of all examples."},
+                                {"follow", FAST(follow), METH_FASTCALL, "Answers along back-pointers."},
+                                {"attend", FAST(attend), METH_FASTCALL, "Attention over lists of positions."},
+                                {"cell", FAST(cell), METH_FASTCALL, "The pointwise part of an LSTM's step."},
+                                {"norm", FAST(norm), METH_FASTCALL, "A residual and its layer normalisation."},
+                                {"gelu", FAST(gelu), METH_FASTCALL, "The Gaussian error linear unit, in place."},
+                                {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{nullptr, 0}};
 

@@ -1,5 +1,6 @@
-// What the rows of a beam read, and what lies between the products of a step: attention over positions that lie anywhere, the pointwise
-// part of an LSTM's step, layer normalisation after a residual, and the Gaussian error linear unit.
+// What the rows of a beam read, and what lies between the products of a step: attention over positions that lie
+// anywhere, the pointwise part of an LSTM's step, layer normalisation after a residual, and the Gaussian error linear
+// unit.
 #pragma once
 
 #include "../simd/math.h"
@@ -45,7 +46,8 @@ template <class T> struct Attention {
 
   private:
     // Heads of N vectors: queries, and the sums of what is read, stay in registers.
-    template <int N> INLINE void in_registers(const int32_t* list, int64_t length, const T* q, T* room, T scale, T* result) const {
+    template <int N> INLINE void in_registers(const int32_t* list, int64_t length, const T* q, T* room, T scale,
+                                              T* result) const {
         constexpr int lanes = Lanes<T>::count;
         for (int64_t head = 0; head < heads; ++head) {
             V<T> asked[N], sums[N];
@@ -74,7 +76,8 @@ template <class T> struct Attention {
         }
     }
 
-    // Heads of any size.  Positions are gone through one after another with all heads, so that each is read once, where it lies.
+    // Heads of any size.  Positions are gone through one after another with all heads, so that each is read once, where
+    // it lies.
     INLINE void in_memory(const int32_t* list, int64_t length, const T* q, T* room, T scale, T* result) const {
         constexpr int lanes = Lanes<T>::count;
         for (int64_t p = 0; p < length; ++p) {
@@ -144,7 +147,8 @@ template <class T> struct Attention {
     }
 };
 
-// Gates i, f, g, o [rows, 4 * hidden] as a sum of parts, each with a row number for each row; null where a part is missing.
+// Gates i, f, g, o [rows, 4 * hidden] as a sum of parts, each with a row number for each row; null where a part is
+// missing.
 template <class T> struct Cell {
     int64_t rows, hidden;
     const T* part[4];
@@ -156,7 +160,8 @@ template <class T> struct Cell {
     INLINE void run(int64_t row) const {
         constexpr int lanes = Lanes<T>::count;
         const T* from[4];
-        for (int k = 0; k < 4; ++k) from[k] = part[k] ? part[k] + (which[k] ? which[k][row] : row) * 4 * hidden : nullptr;
+        for (int k = 0; k < 4; ++k)
+            from[k] = part[k] ? part[k] + (which[k] ? which[k][row] : row) * 4 * hidden : nullptr;
         const T* old = before + parent[row] * hidden;
         int64_t j = 0;
         for (; j + lanes <= hidden; j += lanes) {
@@ -227,7 +232,8 @@ template <class T> struct Norm {
         for (; j < size; ++j) sum += (a[j] - mean) * (a[j] - mean);
         const double variance = static_cast<double>(horizontal_sum<T>(sums) + sum) / static_cast<double>(size);
         const T scale = static_cast<T>(1 / std::sqrt(variance + epsilon));
-        for (j = 0; j < whole; j += lanes) store(to + j, (load(a + j) - mean) * scale * load(gain + j) + load(shift + j));
+        for (j = 0; j < whole; j += lanes)
+            store(to + j, (load(a + j) - mean) * scale * load(gain + j) + load(shift + j));
         for (; j < size; ++j) to[j] = (a[j] - mean) * scale * gain[j] + shift[j];
     }
 };
@@ -254,7 +260,8 @@ template <class T> struct Gelu {
     }
 
   private:
-    // A ratio of polynomials, to about 3e-7 (that of Eigen); beyond 3.74 it is 1 in single precision.  NaN stays what it is.
+    // A ratio of polynomials, to about 3e-7 (that of Eigen); beyond 3.74 it is 1 in single precision.  NaN stays what
+    // it is.
     static INLINE V<float> error_function(V<float> x) {
         const V<float> most = all<float>(3.7439211627767994f);
         V<float> y = x > most ? most : x;

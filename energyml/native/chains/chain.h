@@ -6,7 +6,8 @@
 
 namespace energyml {
 
-// A batch of chains: unaries [B, T, C] and pair tables [C, C] (earlier, later) with strides over examples and steps, 0 where shared.
+// A batch of chains: unaries [B, T, C] and pair tables [C, C] (earlier, later) with strides over examples and steps, 0
+// where shared.
 template <class In> struct Chain {
     const In* unary;
     const In* pair;
@@ -29,13 +30,13 @@ enum ChainPasses { FORWARD, BACKWARD, BOTH };
 
 // Where the answers go.  Gradients are those of the weighted sum of log-partitions.
 template <class In> struct Answer {
-    In* value;      // [B]: log Z in the scores' own type, or null
-    double* log_z;  // [B]
-    uint8_t* tier;  // [B], a Tier
+    In* value;         // [B]: log Z in the scores' own type, or null
+    double* log_z;     // [B]
+    uint8_t* tier;     // [B], a Tier
     const In* weight;  // [B], every `weight_stride`; null: ones
     int64_t weight_stride;
-    In* unary;             // [B, T, C] or null
-    In* pair;              // null, or [B or 1, T-1 or 1, C, C] with the strides below; summed where they are 0
+    In* unary;  // [B, T, C] or null
+    In* pair;   // null, or [B or 1, T-1 or 1, C, C] with the strides below; summed where they are 0
     int64_t pair_example, pair_step;
     void* alpha;     // [B, T, padded]: kept by the forward pass for the backward pass, or null
     void* emission;  // the same

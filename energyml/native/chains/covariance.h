@@ -1,8 +1,9 @@
 // The derivative of marginals: covariances with a function of the answer that is a sum over cells and steps.
 //
-// With f(y) = sum of v[t, y_t] and of w[t, y_t, y_t+1], the derivative of the mean of f by a score is the covariance of f with the
-// indicator of what is scored.  Given the label of a cell, what comes before it and what comes after it are independent, so that two
-// recursions of conditional means (`before`, `after`) give all of them.  Nothing is exponentiated: marginals of any origin will do.
+// With f(y) = sum of v[t, y_t] and of w[t, y_t, y_t+1], the derivative of the mean of f by a score is the covariance of
+// f with the indicator of what is scored.  Given the label of a cell, what comes before it and what comes after it are
+// independent, so that two recursions of conditional means (`before`, `after`) give all of them.  Nothing is
+// exponentiated: marginals of any origin will do.
 #pragma once
 
 #include "batch.h"
@@ -12,7 +13,9 @@
 namespace energyml {
 
 // What is below this times the largest has no conditional worth a look.
-template <class In> INLINE constexpr In least_mass() { return std::numeric_limits<In>::min() / std::numeric_limits<In>::epsilon(); }
+template <class In> INLINE constexpr In least_mass() {
+    return std::numeric_limits<In>::min() / std::numeric_limits<In>::epsilon();
+}
 
 // One line of a step: its mass, and its mass times (x + w).
 template <class In> INLINE void weigh(const In* line, const In* x, const In* w, int64_t labels, In& mass, In& mean) {
@@ -31,13 +34,15 @@ template <class In> INLINE void weigh(const In* line, const In* x, const In* w, 
 
 // One chain of n cells; `room` holds (n + 4) rows of labels.  `pair` gets its gradients added, every `pair_step`.
 template <class In>
-static void covariances_of(const Moments<In>& moments, int64_t n, int64_t labels, In* room, In* unary, In* pair, int64_t pair_step) {
+static void covariances_of(const Moments<In>& moments, int64_t n, int64_t labels, In* room, In* unary, In* pair,
+                           int64_t pair_step) {
     const int64_t squared = labels * labels;
     const In* v = moments.v;
     In *after = room, *x = room + n * labels, *before = x + labels, *mass = before + labels, *next = mass + labels;
     double mean = 0;
     for (int64_t k = 0; k < n * labels && v; ++k) mean += static_cast<double>(moments.cells[k]) * v[k];
-    for (int64_t k = 0; k < (n - 1) * squared && moments.w; ++k) mean += static_cast<double>(moments.steps[k]) * moments.w[k];
+    for (int64_t k = 0; k < (n - 1) * squared && moments.w; ++k)
+        mean += static_cast<double>(moments.steps[k]) * moments.w[k];
     const In level = static_cast<In>(mean);
     std::fill(after + (n - 1) * labels, after + n * labels, static_cast<In>(0));
     for (int64_t t = n - 2; t >= 0; --t) {
@@ -53,10 +58,12 @@ static void covariances_of(const Moments<In>& moments, int64_t n, int64_t labels
     for (int64_t c = 0; c < labels; ++c) before[c] = v ? v[c] : 0;
     for (int64_t t = 0; t < n; ++t) {
         const int64_t row = t * labels;
-        for (int64_t c = 0; c < labels; ++c) unary[row + c] = moments.cells[row + c] * (before[c] + after[row + c] - level);
+        for (int64_t c = 0; c < labels; ++c)
+            unary[row + c] = moments.cells[row + c] * (before[c] + after[row + c] - level);
         if (t + 1 == n) break;
         const In* later = after + row + labels;
-        for (int64_t c = 0; c < labels; ++c) x[c] = later[c] + (v ? v[row + labels + c] : 0) - level, mass[c] = next[c] = 0;
+        for (int64_t c = 0; c < labels; ++c)
+            x[c] = later[c] + (v ? v[row + labels + c] : 0) - level, mass[c] = next[c] = 0;
         for (int64_t i = 0; i < labels; ++i) {
             const int64_t at = t * squared + i * labels;
             const In* line = moments.steps + at;
@@ -80,8 +87,10 @@ static void covariances_of(const Moments<In>& moments, int64_t n, int64_t labels
     }
 }
 
-// Gradients into answer.unary and, summed where its strides are 0, answer.pair; lengths and sizes are those of the chains.
-template <class In> static void covariances(const Chain<In>& chain, const Moments<In>& moments, const Answer<In>& answer, int threads) {
+// Gradients into answer.unary and, summed where its strides are 0, answer.pair; lengths and sizes are those of the
+// chains.
+template <class In> static void covariances(const Chain<In>& chain, const Moments<In>& moments,
+                                            const Answer<In>& answer, int threads) {
     const int64_t labels = chain.labels, size = chain.size, row = size * labels;
     const int64_t steps = std::max<int64_t>(0, size - 1) * labels * labels;
     const int64_t sums = answer.pair && !answer.pair_example ? (answer.pair_step ? steps : labels * labels) : 0;
@@ -90,7 +99,8 @@ template <class In> static void covariances(const Chain<In>& chain, const Moment
     if (answer.pair) {
         const int64_t all = answer.pair_example ? chain.batch * answer.pair_example : sums;
         std::fill(answer.pair, answer.pair + all, static_cast<In>(0));
-        for (int k = 0; k < threads && threads > 1; ++k) std::fill(memory.data + k * own + room, memory.data + (k + 1) * own, static_cast<In>(0));
+        for (int k = 0; k < threads && threads > 1; ++k)
+            std::fill(memory.data + k * own + room, memory.data + (k + 1) * own, static_cast<In>(0));
     }
 #ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
@@ -101,9 +111,11 @@ template <class In> static void covariances(const Chain<In>& chain, const Moment
         In* unary = answer.unary + b * row;
         std::fill(unary + n * labels, unary + row, static_cast<In>(0));
         if (n == 0) continue;
-        In* pair = answer.pair ? (answer.pair_example ? answer.pair + b * answer.pair_example : (threads > 1 ? mine + room : answer.pair)) : nullptr;
-        const Moments<In> here{moments.cells + b * row, moments.steps + b * steps, moments.v ? moments.v + b * row : nullptr,
-                               moments.w ? moments.w + b * steps : nullptr};
+        In* pair = answer.pair ? (answer.pair_example ? answer.pair + b * answer.pair_example
+                                                      : (threads > 1 ? mine + room : answer.pair))
+                               : nullptr;
+        const Moments<In> here{moments.cells + b * row, moments.steps + b * steps,
+                               moments.v ? moments.v + b * row : nullptr, moments.w ? moments.w + b * steps : nullptr};
         covariances_of(here, n, labels, mine, unary, pair, answer.pair_step);
     }
     for (int k = 0; k < threads && threads > 1 && sums; ++k)

@@ -1,4 +1,5 @@
-// The work of a batch: chains are sorted by length and handed to threads in units; what a tier cannot hold goes to the next.
+// The work of a batch: chains are sorted by length and handed to threads in units; what a tier cannot hold goes to the
+// next.
 #pragma once
 
 #include <numeric>
@@ -19,8 +20,8 @@ template <class Work> static void with_width([[maybe_unused]] bool broad, const 
 }
 
 template <class In, class T>
-static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, ChainPasses passes,
-                        int threads) {
+static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier,
+                        ChainPasses passes, int threads) {
     if (rows.empty()) return;
     const int64_t labels = chain.labels, padded = padded_to<T>(labels), cells = packed_size<T>(labels);
     const bool shared = chain.stationary();
@@ -53,15 +54,18 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
     std::iota(local.begin(), local.end(), 0);
     Buffer<Progress<T>> progress(static_cast<size_t>(threads * each));
     Buffer<int64_t> lists(static_cast<size_t>(threads * each * 3));  // lengths, chains and places of each unit
-    const int64_t sums = (ROWS + each) * padded + (shared ? 0 : 2 * cells);  // where the outer products of a thread are added up
-    if (outer)  // for all threads, also those that the runtime may refuse
-        for (int k = 0; k < threads; ++k) std::fill(rooms + k * room + sums, rooms + k * room + sums + cells, static_cast<T>(0));
+    const int64_t sums =
+        (ROWS + each) * padded + (shared ? 0 : 2 * cells);  // where the outer products of a thread are added up
+    if (outer)                                              // for all threads, also those that the runtime may refuse
+        for (int k = 0; k < threads; ++k)
+            std::fill(rooms + k * room + sums, rooms + k * room + sums + cells, static_cast<T>(0));
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
 #endif
     for (int64_t u = 0; u < units; ++u) {
         T* next = rooms + thread_number() * room;
-        int64_t *const lengths = lists.data + thread_number() * each * 3, *const chosen = lengths + each, *const slots = chosen + each;
+        int64_t *const lengths = lists.data + thread_number() * each * 3, *const chosen = lengths + each,
+                       *const slots = chosen + each;
         Scratch<T> scratch{next, nullptr, nullptr, nullptr, progress.data + thread_number() * each, lengths};
         next += (ROWS + each) * padded;
         if (!shared) {
@@ -81,7 +85,10 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
             alpha = next;
             emission = next + kept;
         }
-        Unit<In, T> unit{chain, answer, mine, passes == BOTH ? local.data() : mine, count, padded, table, floor, every, alpha, emission, scratch, table.left_out};
+        Unit<In, T> unit{chain,         answer, mine,     passes == BOTH ? local.data() : mine,
+                         count,         padded, table,    floor,
+                         every,         alpha,  emission, scratch,
+                         table.left_out};
         if (passes != BACKWARD) forward_unit(unit);
         if (!backward) continue;
         if (passes == BOTH) {
@@ -93,10 +100,12 @@ static void scaled_tier(const Chain<In>& chain, const Answer<In>& answer, std::v
         if (answer.pair && !(answer.pair_step && answer.pair_example)) sum_pairs(unit, tier);
     }
     if (outer && !answer.pair_example)
-        for (int k = 0; k < threads; ++k) add_times_table<T>(rooms + k * room + sums, table.forward, labels, padded, answer.pair);
+        for (int k = 0; k < threads; ++k)
+            add_times_table<T>(rooms + k * room + sums, table.forward, labels, padded, answer.pair);
 }
 
-template <class In> static std::vector<int64_t> rows_of_tier(const Chain<In>& chain, const Answer<In>& answer, uint8_t tier, bool backward) {
+template <class In> static std::vector<int64_t> rows_of_tier(const Chain<In>& chain, const Answer<In>& answer,
+                                                             uint8_t tier, bool backward) {
     std::vector<int64_t> rows;
     rows.reserve(chain.batch);
     for (int64_t b = 0; b < chain.batch; ++b)
@@ -107,7 +116,8 @@ template <class In> static std::vector<int64_t> rows_of_tier(const Chain<In>& ch
 
 // The chains of a tier in exp space, in numbers T.
 template <class T, class In>
-static void run_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, ChainPasses passes, int threads) {
+static void run_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier,
+                     ChainPasses passes, int threads) {
     if (passes != BACKWARD && sums_interleaved<T>(chain, answer, rows.size()))
         with_width(groups_are_broad<T>(chain, rows.size(), threads), [&](auto width) {
             interleaved_tier<T, decltype(width)::value>(chain, answer, rows, tier, passes, threads);
@@ -117,7 +127,8 @@ static void run_tier(const Chain<In>& chain, const Answer<In>& answer, std::vect
 }
 
 // Everything in one go: log Z, and the gradients where they are asked for.  With kept alpha, only one of the passes.
-template <class In> static void run_tiers(const Chain<In>& chain, const Answer<In>& answer, ChainPasses passes, int threads) {
+template <class In> static void run_tiers(const Chain<In>& chain, const Answer<In>& answer, ChainPasses passes,
+                                          int threads) {
     if (passes != BACKWARD) std::fill(answer.tier, answer.tier + chain.batch, static_cast<uint8_t>(NARROW));
     const bool backward = passes != FORWARD;
     if (backward) clear(chain, answer);
@@ -176,7 +187,9 @@ static void best_narrow(const Chain<In>& chain, int64_t* labels_out, In* score, 
     for (int64_t u = 0; u < units; ++u) {
         In* own = rooms + thread_number() * room;
         const int count = static_cast<int>(std::min<int64_t>(each, chain.batch - u * each));
-        BestUnit<In> unit{chain, rows.data() + u * each, count, padded, forward, forward + cells, own, own + cells, labels_out, score, marks};
+        BestUnit<In> unit{
+            chain, rows.data() + u * each, count, padded, forward, forward + cells, own, own + cells, labels_out, score,
+            marks};
         best_unit(unit);
     }
 }
@@ -184,7 +197,8 @@ static void best_narrow(const Chain<In>& chain, int64_t* labels_out, In* score, 
 template <class In> static void best(const Chain<In>& chain, int64_t* labels_out, In* score, int threads) {
     if (chain.labels == 0) {
         std::fill(labels_out, labels_out + chain.batch * chain.size, static_cast<int64_t>(-1));
-        for (int64_t b = 0; b < chain.batch; ++b) score[b] = chain.length(b) > 0 ? -std::numeric_limits<In>::infinity() : 0;
+        for (int64_t b = 0; b < chain.batch; ++b)
+            score[b] = chain.length(b) > 0 ? -std::numeric_limits<In>::infinity() : 0;
         return;
     }
     std::vector<uint8_t> marks(chain.batch);

@@ -1,7 +1,9 @@
-// Chains abreast: a vector holds one label of as many chains as it has lanes, in exp space as in scaled.h, with the same rules.
+// Chains abreast: a vector holds one label of as many chains as it has lanes, in exp space as in scaled.h, with the
+// same rules.
 //
-// For few labels: a row of them would leave lanes empty, and each row would search its own largest entry across its lanes.  Unaries
-// and marginals are transposed on the way in and out.  All steps of all chains share one table.  Scores may be of another type, In.
+// For few labels: a row of them would leave lanes empty, and each row would search its own largest entry across its
+// lanes.  Unaries and marginals are transposed on the way in and out.  All steps of all chains share one table.  Scores
+// may be of another type, In.
 #pragma once
 
 #include "../simd/math.h"
@@ -32,15 +34,16 @@ template <class T, int W> INLINE T sum_of(V<T, W> v) {
     return horizontal_sum<T>(W == 32 ? first_part<T, W>(v) : first_part<T, W>(v) + last_part<T, W>(v));
 }
 
-// Some chains, one in each lane, longest first.  Lanes without a chain read the first one, and nothing of theirs is written.
+// Some chains, one in each lane, longest first.  Lanes without a chain read the first one, and nothing of theirs is
+// written.
 template <class T, int W, class In = T> struct Group {
     static constexpr int lanes = Lanes<T, W>::count, side = Lanes<T>::count;
     const Chain<In>& chain;
     const int64_t* rows;
     int count;
     const In* first[lanes];  // cell of each chain
-    int64_t last[lanes];    // cell of each chain, as it is read
-    I<T, W> ends;              // the same as a vector; -1 where a lane is not in use (any more)
+    int64_t last[lanes];     // cell of each chain, as it is read
+    I<T, W> ends;            // the same as a vector; -1 where a lane is not in use (any more)
 
     Group(const Chain<In>& chain_, const int64_t* rows_, int count_) : chain(chain_), rows(rows_), count(count_) {
         for (int k = 0; k < lanes; ++k) {
@@ -57,8 +60,8 @@ template <class T, int W, class In = T> struct Group {
         V<T, W> high, low;
     };
 
-    // The unaries of cell t into [labels, lanes]; a chain that has ended repeats its last cell.  Returns the largest and the smallest
-    // ones of each chain.
+    // The unaries of cell t into [labels, lanes]; a chain that has ended repeats its last cell.  Returns the largest
+    // and the smallest ones of each chain.
     INLINE Reach read(int64_t t, T* out) const {
         constexpr T nothing = -std::numeric_limits<T>::infinity();
         const int64_t labels = chain.labels;
@@ -76,7 +79,8 @@ template <class T, int W, class In = T> struct Group {
             transpose<T, W>(block);
             const int width = static_cast<int>(std::min<int64_t>(side, labels));
 #pragma GCC unroll 8
-            for (int c = 0; c < side; ++c) {  // vectors that stay in registers, where a loop up to `width` would copy memory
+            for (int c = 0; c < side;
+                 ++c) {  // vectors that stay in registers, where a loop up to `width` would copy memory
                 if (c >= width) break;
                 store<T, W>(out + (column + c) * lanes, block[c]);
                 high = larger<T, W>(block[c], high);
@@ -86,21 +90,24 @@ template <class T, int W, class In = T> struct Group {
         return {high, low};
     }
 
-    // A cell [labels, lanes], the product of two (or one, and null), times a number for each chain into [batch, T, labels], for the
-    // chains that have the cell and are in use.
+    // A cell [labels, lanes], the product of two (or one, and null), times a number for each chain into [batch, T,
+    // labels], for the chains that have the cell and are in use.
     INLINE void write(int64_t t, const T* left, const T* right, V<T, W> by, In* out) const {
         const int64_t labels = chain.labels, size = chain.size;
         const bool inside = (size - 1 - t) * labels >= side - labels;
         V<T, W> block[side];
         const auto part = [&](int k, int64_t column, V<T> of) __attribute__((always_inline)) {
-            if (k < count && ends[k] >= t) store_labels<T>(out + (rows[k] * size + t) * labels, column, labels, inside, of);
+            if (k < count && ends[k] >= t)
+                store_labels<T>(out + (rows[k] * size + t) * labels, column, labels, inside, of);
         };
         for (int64_t next = 0; next < labels; next += side) {
             const int64_t column = std::max<int64_t>(0, std::min(next, labels - side));
             const int width = static_cast<int>(std::min<int64_t>(side, labels));
             for (int c = 0; c < side; ++c) {
                 const int64_t at = (column + c) * lanes;
-                block[c] = c >= width ? V<T, W>{} : right ? load<T, W>(left + at) * load<T, W>(right + at) * by : load<T, W>(left + at) * by;
+                block[c] = c >= width ? V<T, W>{}
+                           : right    ? load<T, W>(left + at) * load<T, W>(right + at) * by
+                                      : load<T, W>(left + at) * by;
             }
             transpose<T, W>(block);
             for (int k = 0; k < side; ++k) {
@@ -112,7 +119,8 @@ template <class T, int W, class In = T> struct Group {
 };
 
 // out[j] = sum over i of in[i] * table[i, j], for J columns; or the maximum of sums.
-template <class Op, class T, int W, int J> INLINE void some_columns(const T* in, const T* table, int64_t labels, T* out) {
+template <class Op, class T, int W, int J> INLINE void some_columns(const T* in, const T* table, int64_t labels,
+                                                                    T* out) {
     constexpr int lanes = Lanes<T, W>::count;
     const Op op;
     V<T, W> total[J];
@@ -127,7 +135,8 @@ template <class Op, class T, int W, int J> INLINE void some_columns(const T* in,
 constexpr int64_t MOST_COLUMNS = 12;  // as many sums as the registers hold
 
 // out [labels, lanes] = the transposed table times in [labels, lanes]; columns in parts of about the same size.
-template <template <class> class Op, class T, int W> static void multiply_interleaved(const T* in, const T* table, int64_t labels, T* out) {
+template <template <class> class Op, class T, int W> static void multiply_interleaved(const T* in, const T* table,
+                                                                                      int64_t labels, T* out) {
     constexpr int lanes = Lanes<T, W>::count;
     const int64_t parts = (labels + MOST_COLUMNS - 1) / MOST_COLUMNS;
     for (int64_t part = 0, j = 0; part < parts; ++part) {
@@ -152,12 +161,15 @@ template <template <class> class Op, class T, int W> static void multiply_interl
 }
 
 // Scale each chain's cell by a power of two, as `rescale` does with a row, given its largest entries.
-template <class T, int W> INLINE I<T, W> rescale_interleaved(T* cell, int64_t labels, V<T, W> high, V<T, W> floor, I<T, W>& bad) {
+template <class T, int W> INLINE I<T, W> rescale_interleaved(T* cell, int64_t labels, V<T, W> high, V<T, W> floor,
+                                                             I<T, W>& bad) {
     constexpr int lanes = Lanes<T, W>::count;
     typedef typename Lanes<T, W>::Whole Whole;
-    I<T, W> exponent = (bits_as<I<T, W>>(high) >> Lanes<T, W>::mantissa) - static_cast<Whole>(Lanes<T, W>::bias + Limits<T>::lift);
-    const I<T, W> usable = (high >= all<T, W>(std::numeric_limits<T>::min())) & (high <= all<T, W>(std::numeric_limits<T>::max() / 4)) &
-                        (exponent >= static_cast<Whole>(2 - Lanes<T, W>::bias) - I<T, W>{});
+    I<T, W> exponent =
+        (bits_as<I<T, W>>(high) >> Lanes<T, W>::mantissa) - static_cast<Whole>(Lanes<T, W>::bias + Limits<T>::lift);
+    const I<T, W> usable = (high >= all<T, W>(std::numeric_limits<T>::min())) &
+                           (high <= all<T, W>(std::numeric_limits<T>::max() / 4)) &
+                           (exponent >= static_cast<Whole>(2 - Lanes<T, W>::bias) - I<T, W>{});
     exponent &= usable;
     I<T, W> bits = (static_cast<Whole>(Lanes<T, W>::bias) - exponent) << Lanes<T, W>::mantissa;
     const V<T, W> factor = bits_as<V<T, W>>(bits);
@@ -169,13 +181,15 @@ template <class T, int W> INLINE I<T, W> rescale_interleaved(T* cell, int64_t la
     return exponent;
 }
 
-// log Z of each chain of a group, and alpha and emission [T, labels, lanes] where they are kept (else they have two cells and one).
-// Chains that leave the range of the numbers go up a tier; a group all of whose chains do is given up.
+// log Z of each chain of a group, and alpha and emission [T, labels, lanes] where they are kept (else they have two
+// cells and one). Chains that leave the range of the numbers go up a tier; a group all of whose chains do is given up.
 template <class T, int W, class In>
-static void forward_interleaved(const Group<T, W, In>& group, const PlainTable<T>& table, bool keep, T* alpha, T* emission, const Answer<In>& answer) {
+static void forward_interleaved(const Group<T, W, In>& group, const PlainTable<T>& table, bool keep, T* alpha,
+                                T* emission, const Answer<In>& answer) {
     constexpr int lanes = Lanes<T, W>::count;
     const int64_t labels = group.chain.labels, size = group.size();
-    const V<T, W> floor = all<T, W>(table.floor), low = all<T, W>(Lanes<T, W>::low), nothing = all<T, W>(-std::numeric_limits<T>::infinity()), zero = V<T, W>{};
+    const V<T, W> floor = all<T, W>(table.floor), low = all<T, W>(Lanes<T, W>::low),
+                  nothing = all<T, W>(-std::numeric_limits<T>::infinity()), zero = V<T, W>{};
     double total[lanes] = {};
     I<T, W> bad = I<T, W>{}, exponent = I<T, W>{};
     V<T, W> left_out = nothing;
@@ -186,7 +200,9 @@ static void forward_interleaved(const Group<T, W, In>& group, const PlainTable<T
         const typename Group<T, W, In>::Reach of = group.read(t, factors);
         const V<T, W> top = of.high > nothing ? of.high : zero;
         for (int k = 0; k < lanes; ++k) total[k] += top[k];
-        if (t > 0) multiply_interleaved<SumProduct, T, W>(alpha + (keep ? t - 1 : (t - 1) & 1) * size, table.forward, labels, here);
+        if (t > 0)
+            multiply_interleaved<SumProduct, T, W>(alpha + (keep ? t - 1 : (t - 1) & 1) * size, table.forward, labels,
+                                                   here);
         V<T, W> high = zero, least = floor;
         const auto enter = [&](int64_t c, bool close) __attribute__((always_inline)) {
             const V<T, W> score = load<T, W>(factors + c * lanes), x = score - top;
@@ -212,7 +228,8 @@ static void forward_interleaved(const Group<T, W, In>& group, const PlainTable<T
                 const int k = going - 1;
                 const int64_t b = group.rows[k];
                 const double mass = log_of(static_cast<double>(sum[k]), exponent[k]);
-                if (bad[k] || !outweighs(mass - static_cast<double>(t) * table.above, std::max<double>(left_out[k], table.left_out), t + 1, labels))
+                if (bad[k] || !outweighs(mass - static_cast<double>(t) * table.above,
+                                         std::max<double>(left_out[k], table.left_out), t + 1, labels))
                     ++answer.tier[b];
                 else
                     answer.log_z[b] = total[k] + static_cast<double>(t) * table.shift + mass;
@@ -223,10 +240,11 @@ static void forward_interleaved(const Group<T, W, In>& group, const PlainTable<T
     for (int k = 0; k < going; ++k) ++answer.tier[group.rows[k]];
 }
 
-// Marginals times weight into answer.unary; alpha becomes the left and emission the right factor of the pair gradient, zero where a
-// chain has no such step.  Chains that leave the range of the numbers go up a tier, and have no factors.
+// Marginals times weight into answer.unary; alpha becomes the left and emission the right factor of the pair gradient,
+// zero where a chain has no such step.  Chains that leave the range of the numbers go up a tier, and have no factors.
 template <class T, int W, class In>
-static void backward_interleaved(Group<T, W, In>& group, const PlainTable<T>& table, T* alpha, T* emission, T* room, const Answer<In>& answer) {
+static void backward_interleaved(Group<T, W, In>& group, const PlainTable<T>& table, T* alpha, T* emission, T* room,
+                                 const Answer<In>& answer) {
     constexpr int lanes = Lanes<T, W>::count;
     typedef typename Lanes<T, W>::Whole Whole;
     const int64_t labels = group.chain.labels, size = group.size();
@@ -264,7 +282,8 @@ static void backward_interleaved(Group<T, W, In>& group, const PlainTable<T>& ta
         }
         if (t == 0) break;
         for (int64_t c = 0; c < labels; ++c) {
-            const V<T, W> factor = load<T, W>(factors + c * lanes), one = load<T, W>(beta + c * lanes), value = active ? factor * one : zero;
+            const V<T, W> factor = load<T, W>(factors + c * lanes), one = load<T, W>(beta + c * lanes),
+                          value = active ? factor * one : zero;
             bad |= active & (value < floor) & (factor > zero) & (one > zero);
             store<T, W>(factors + c * lanes, value);
             store<T, W>(right + c * lanes, value);
@@ -288,7 +307,8 @@ static void backward_interleaved(Group<T, W, In>& group, const PlainTable<T>& ta
 }
 
 // total[i, j] += sum over steps of left[i] * right[j], for N lines and M columns.
-template <class T, int W, int N, int M> INLINE void outer_block(const T* left, const T* right, int64_t steps, int64_t labels, T* total) {
+template <class T, int W, int N, int M> INLINE void outer_block(const T* left, const T* right, int64_t steps,
+                                                                int64_t labels, T* total) {
     constexpr int lanes = Lanes<T, W>::count;
     V<T, W> sum[N][M];
     for (int i = 0; i < N; ++i)
@@ -305,7 +325,8 @@ template <class T, int W, int N, int M> INLINE void outer_block(const T* left, c
         for (int j = 0; j < M; ++j) store<T, W>(total + (i * labels + j) * lanes, sum[i][j]);
 }
 
-template <class T, int W, int N> INLINE void outer_lines(const T* left, const T* right, int64_t steps, int64_t labels, T* total) {
+template <class T, int W, int N> INLINE void outer_lines(const T* left, const T* right, int64_t steps, int64_t labels,
+                                                         T* total) {
     constexpr int lanes = Lanes<T, W>::count;
     for (int64_t j = 0; j < labels; j += 3) {
         switch (std::min<int64_t>(3, labels - j)) {
@@ -316,8 +337,10 @@ template <class T, int W, int N> INLINE void outer_lines(const T* left, const T*
     }
 }
 
-// total [labels, labels, lanes] += sum over t of outer(left[t], right[t]); some steps at a time, which stay in the first cache.
-template <class T, int W> static void add_outer_interleaved(const T* left, const T* right, int64_t steps, int64_t labels, T* total) {
+// total [labels, labels, lanes] += sum over t of outer(left[t], right[t]); some steps at a time, which stay in the
+// first cache.
+template <class T, int W> static void add_outer_interleaved(const T* left, const T* right, int64_t steps,
+                                                            int64_t labels, T* total) {
     constexpr int lanes = Lanes<T, W>::count;
     const int64_t cell = labels * lanes, block = std::max<int64_t>(8, 12288 / static_cast<int64_t>(sizeof(T)) / cell);
     for (int64_t t = 0; t < steps; t += block) {
@@ -335,8 +358,10 @@ template <class T, int W> static void add_outer_interleaved(const T* left, const
     }
 }
 
-// After the forward pass: chains that another tier answers, or that have no answer and get their zeros, are in use no longer.
-template <class T, int W, class In> static void leave_out_unanswered(Group<T, W, In>& group, const Answer<In>& answer, uint8_t tier) {
+// After the forward pass: chains that another tier answers, or that have no answer and get their zeros, are in use no
+// longer.
+template <class T, int W, class In> static void leave_out_unanswered(Group<T, W, In>& group, const Answer<In>& answer,
+                                                                     uint8_t tier) {
     for (int k = 0; k < group.count; ++k) {
         const int64_t b = group.rows[k];
         const bool mine = answer.tier[b] == tier;
@@ -348,7 +373,8 @@ template <class T, int W, class In> static void leave_out_unanswered(Group<T, W,
 
 // A batch in numbers T; forward alone, or both passes.
 template <class T, int W, class In>
-static void interleaved_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier, ChainPasses passes, int threads) {
+static void interleaved_tier(const Chain<In>& chain, const Answer<In>& answer, std::vector<int64_t>& rows, uint8_t tier,
+                             ChainPasses passes, int threads) {
     constexpr int lanes = Lanes<T, W>::count;
     const int64_t labels = chain.labels, cells = labels * labels, cell = labels * lanes;
     answer_empty(chain, answer, rows);
@@ -372,16 +398,19 @@ static void interleaved_tier(const Chain<In>& chain, const Answer<In>& answer, s
     for (int64_t g = 0; g < groups; ++g) {
         T* own = memory.data + thread_number() * room;
         T *alpha = own, *emission = own + kept;
-        Group<T, W, In> group(chain, rows.data() + g * lanes, static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
+        Group<T, W, In> group(chain, rows.data() + g * lanes,
+                              static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
         forward_interleaved(group, table, both, alpha, emission, answer);
         if (!both) continue;
         leave_out_unanswered(group, answer, tier);
         backward_interleaved(group, table, alpha, emission, own + 2 * kept, answer);
-        if (outer) add_outer_interleaved<T, W>(alpha, emission + cell, group.last[0], labels, own + room - cells * lanes);
+        if (outer)
+            add_outer_interleaved<T, W>(alpha, emission + cell, group.last[0], labels, own + room - cells * lanes);
     }
     for (int k = 0; k < threads && outer; ++k)
         for (int64_t i = 0; i < cells; ++i)
-            answer.pair[i] += static_cast<In>(forward[i] * sum_of<T, W>(load<T, W>(memory.data + (k + 1) * room - (cells - i) * lanes)));
+            answer.pair[i] += static_cast<In>(
+                forward[i] * sum_of<T, W>(load<T, W>(memory.data + (k + 1) * room - (cells - i) * lanes)));
 }
 
 }  // namespace energyml

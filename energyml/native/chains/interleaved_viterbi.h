@@ -1,5 +1,5 @@
-// Viterbi over chains abreast (see abreast.h).  As in viterbi.h no back-pointers are stored: the way back finds the best earlier label
-// of all chains at once, as a line of the table fits into two vectors.
+// Viterbi over chains abreast (see abreast.h).  As in viterbi.h no back-pointers are stored: the way back finds the
+// best earlier label of all chains at once, as a line of the table fits into two vectors.
 #pragma once
 
 #include "interleaved.h"
@@ -12,13 +12,17 @@ template <class T, int W> struct BestGroup {
     const T* lines;  // [labels, 2 lanes]: the table, a line in two vectors
     T* delta;        // [T, labels, lanes]: the best scores of ways into each label
     T* unary;        // [labels, lanes]; on the way back, scores of ways into a label
-    I<T, W>* path;      // [T]: the labels of all chains
+    I<T, W>* path;   // [T]: the labels of all chains
 };
 
-// The first label of each chain whose score is the largest.  Apart from finding the largest: the next comparison need not wait then.
+// The first label of each chain whose score is the largest.  Apart from finding the largest: the next comparison need
+// not wait then.
 template <class T, int W> INLINE I<T, W> first_of(const T* scores, int64_t labels, V<T, W> largest) {
     I<T, W> place = I<T, W>{};
-    for (int64_t c = labels; c-- > 0;) place = load<T, W>(scores + c * Lanes<T, W>::count) == largest ? static_cast<typename Lanes<T, W>::Whole>(c) - I<T, W>{} : place;
+    for (int64_t c = labels; c-- > 0;)
+        place = load<T, W>(scores + c * Lanes<T, W>::count) == largest
+                    ? static_cast<typename Lanes<T, W>::Whole>(c) - I<T, W>{}
+                    : place;
     return place;
 }
 
@@ -53,7 +57,8 @@ template <class T, int W> static I<T, W> best_ways(const BestGroup<T, W>& given,
     return last;
 }
 
-// The labels of all chains, from their last ones back; the largest magnitude of the scores of the ways that they follow.
+// The labels of all chains, from their last ones back; the largest magnitude of the scores of the ways that they
+// follow.
 template <class T, int W> static V<T, W> way_back(const BestGroup<T, W>& given, I<T, W> last) {
     constexpr int lanes = Lanes<T, W>::count;
     const Group<T, W>& group = given.group;
@@ -65,7 +70,8 @@ template <class T, int W> static V<T, W> way_back(const BestGroup<T, W>& given, 
         V<T, W> best = all<T, W>(-std::numeric_limits<T>::infinity());
         for (int64_t i = 0; i < labels; ++i) {
             const T* line = given.lines + i * 2 * lanes;
-            const V<T, W> x = load<T, W>(here + i * lanes) + __builtin_shuffle(load<T, W>(line), load<T, W>(line + lanes), label);
+            const V<T, W> x =
+                load<T, W>(here + i * lanes) + __builtin_shuffle(load<T, W>(line), load<T, W>(line + lanes), label);
             best = larger<T, W>(x, best);
             store<T, W>(given.unary + i * lanes, x);
         }
@@ -78,7 +84,8 @@ template <class T, int W> static V<T, W> way_back(const BestGroup<T, W>& given, 
 }
 
 // Best labels into [batch, T], -1 where there is no cell or no answer, and their scores.
-template <class T, int W> static void best_group(const BestGroup<T, W>& given, int64_t* best, T* score, uint8_t* marks) {
+template <class T, int W> static void best_group(const BestGroup<T, W>& given, int64_t* best, T* score,
+                                                 uint8_t* marks) {
     const Group<T, W>& group = given.group;
     const Chain<T>& chain = group.chain;
     const int64_t labels = chain.labels;
@@ -91,7 +98,8 @@ template <class T, int W> static void best_group(const BestGroup<T, W>& given, i
         T largest = reach[k];
         for (int64_t t = 0; t < n; ++t) {
             mine[t] = reinterpret_cast<const typename Lanes<T, W>::Whole*>(given.path + t)[k];
-            const T cell = group.first[k][t * labels + mine[t]], step = t > 0 ? chain.pair[mine[t - 1] * labels + mine[t]] : 0;
+            const T cell = group.first[k][t * labels + mine[t]],
+                    step = t > 0 ? chain.pair[mine[t - 1] * labels + mine[t]] : 0;
             cells += cell;
             steps += step;
             largest = std::max({largest, std::fabs(cell), std::fabs(step)});
@@ -103,13 +111,15 @@ template <class T, int W> static void best_group(const BestGroup<T, W>& given, i
 }
 
 // All chains of a batch, their rows sorted, longest first.
-template <class T, int W> static void best_interleaved(const Chain<T>& chain, std::vector<int64_t>& rows, int64_t* best, T* score, uint8_t* marks, int threads) {
+template <class T, int W> static void best_interleaved(const Chain<T>& chain, std::vector<int64_t>& rows, int64_t* best,
+                                                       T* score, uint8_t* marks, int threads) {
     constexpr int lanes = Lanes<T, W>::count;
     for (; !rows.empty() && chain.length(rows.back()) == 0; rows.pop_back()) {
         std::fill(best + rows.back() * chain.size, best + (rows.back() + 1) * chain.size, static_cast<int64_t>(-1));
         score[rows.back()] = 0;
     }
-    const int64_t labels = chain.labels, count = static_cast<int64_t>(rows.size()), groups = (count + lanes - 1) / lanes, cell = labels * lanes;
+    const int64_t labels = chain.labels, count = static_cast<int64_t>(rows.size()),
+                  groups = (count + lanes - 1) / lanes, cell = labels * lanes;
     threads = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(threads, groups)));
     const int64_t ways = chain.size * cell, room = ways + cell + chain.size * lanes;
     Buffer<T> memory(static_cast<size_t>(threads) * room + 2 * cell);
@@ -121,8 +131,10 @@ template <class T, int W> static void best_interleaved(const Chain<T>& chain, st
 #endif
     for (int64_t g = 0; g < groups; ++g) {
         T* own = memory.data + thread_number() * room;
-        const Group<T, W> group(chain, rows.data() + g * lanes, static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
-        best_group<T, W>({group, lines, own, own + ways, reinterpret_cast<I<T, W>*>(own + ways + cell)}, best, score, marks);
+        const Group<T, W> group(chain, rows.data() + g * lanes,
+                                static_cast<int>(std::min<int64_t>(lanes, count - g * lanes)));
+        best_group<T, W>({group, lines, own, own + ways, reinterpret_cast<I<T, W>*>(own + ways + cell)}, best, score,
+                         marks);
     }
 }
 

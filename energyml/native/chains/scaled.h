@@ -1,15 +1,17 @@
 // First-order chains in exp space: forward and backward passes over rows of scaled numbers.
 //
-// Safety.  In exp space a number may underflow to 0 and lose a path that later turns out to be the only one.  Every number that is
-// not zero is therefore kept above `floor`, which is so large that its product with any entry of the table is a normal number: only
-// true zeros are zeros.  A row that breaks the rule is flagged and left to the next tier.
+// Safety.  In exp space a number may underflow to 0 and lose a path that later turns out to be the only one.  Every
+// number that is not zero is therefore kept above `floor`, which is so large that its product with any entry of the
+// table is a normal number: only true zeros are zeros.  A row that breaks the rule is flagged and left to the next
+// tier.
 //
-// Rows are scaled by powers of two, which is exact, and only every few steps where the table allows: a row grows by at most the
-// number of labels a step.  Their largest entry is put well above 1, which leaves more room below.
+// Rows are scaled by powers of two, which is exact, and only every few steps where the table allows: a row grows by at
+// most the number of labels a step.  Their largest entry is put well above 1, which leaves more room below.
 //
-// Masks.  Large negative numbers stand for what must not be.  Scores more than FAR below the largest of their cell, or of the table, count
-// as -inf at first, and the one closest to the largest is noted.  An answer that has any of them is at most so far below the sum of all
-// largest scores; all such answers together are negligible where log Z is found to be well above (`outweighs`), else another tier answers.
+// Masks.  Large negative numbers stand for what must not be.  Scores more than FAR below the largest of their cell, or
+// of the table, count as -inf at first, and the one closest to the largest is noted.  An answer that has any of them is
+// at most so far below the sum of all largest scores; all such answers together are negligible where log Z is found to
+// be well above (`outweighs`), else another tier answers.
 #pragma once
 
 #include "batch.h"
@@ -20,8 +22,8 @@ namespace energyml {
 
 template <class T> struct Limits;
 template <> struct Limits<float> {
-    // Tables with any entry below `least` are left to the next tier; so are rows whose two halves hardly overlap, or of which a factor of pairs
-    // is so large that its product with the other might be infinite, where the table has a 0.
+    // Tables with any entry below `least` are left to the next tier; so are rows whose two halves hardly overlap, or of
+    // which a factor of pairs is so large that its product with the other might be infinite, where the table has a 0.
     static constexpr int lift = 30, table_lift = 0;
     static constexpr float least = 1e-30f, overlap = 1e-20f, largest = 1e25f, factor = 1e18f, varying_floor = 1e-19f;
 };
@@ -37,27 +39,33 @@ INLINE double log_of(double number, int64_t exponent) {
     return std::log(mantissa) + static_cast<double>(exponent + own) * 0.693147180559945309417;
 }
 
-// Whether answers of so much mass, relative to an answer of the largest scores only, outweigh all others of n cells of which each has a
-// score that was left out.  Noting these takes 1% of the time of a cell whose scores are far apart, and none of others.
+// Whether answers of so much mass, relative to an answer of the largest scores only, outweigh all others of n cells of
+// which each has a score that was left out.  Noting these takes 1% of the time of a cell whose scores are far apart,
+// and none of others.
 INLINE bool outweighs(double mass, double left_out, int64_t n, int64_t labels) {
     constexpr double certain = 40;  // in nats
-    return left_out == -INFINITY || mass > left_out + static_cast<double>(n) * std::log(static_cast<double>(labels)) + certain;
+    return left_out == -INFINITY ||
+           mass > left_out + static_cast<double>(n) * std::log(static_cast<double>(labels)) + certain;
 }
 
 // How often rows are scaled: numbers lose up to the spread of the table with each step that they are not.
-template <class T> INLINE int64_t rescale_every(const Packed<T>& table, int64_t labels) { return table.close && labels < 2048 ? 4 : 1; }
+template <class T> INLINE int64_t rescale_every(const Packed<T>& table, int64_t labels) {
+    return table.close && labels < 2048 ? 4 : 1;
+}
 
 // The state of each row of a unit on the way.
 template <class T> struct Progress {
     double total = 0, above = 0;  // what was subtracted; how far the largest scores of tables are above it
     int64_t exponent = 0;
     I<T> bad = I<T>{};
-    V<T> left_out = -std::numeric_limits<T>::infinity() - V<T>{};  // of scores that count as -inf, the largest less the largest of all
+    V<T> left_out = -std::numeric_limits<T>::infinity() -
+                    V<T>{};  // of scores that count as -inf, the largest less the largest of all
 };
 
 // Of scores less the largest of their cell those that count as -inf, or lower ones that are not finite.
 template <class T, class X> INLINE X counted_out(X score, X below) {
-    const X nothing = spread<X>(-std::numeric_limits<T>::infinity()), least = spread<X>(std::numeric_limits<T>::lowest());
+    const X nothing = spread<X>(-std::numeric_limits<T>::infinity()),
+            least = spread<X>(std::numeric_limits<T>::lowest());
     const X noted = below > least ? below : least;
     return (below < spread<X>(static_cast<T>(FAR))) & (score > nothing) ? noted : nothing;
 }
@@ -67,7 +75,7 @@ template <class T> struct Scratch {
     T* rows;     // [ROWS + count, padded]
     T* forward;  // a table of its own, where each step or example has one
     T* backward;
-    T* outer;  // [labels, padded]: the sum of outer products, or null
+    T* outer;               // [labels, padded]: the sum of outer products, or null
     Progress<T>* progress;  // [count] each
     int64_t* lengths;
 };
@@ -82,7 +90,7 @@ template <class In, class T> struct Unit {
     int64_t padded;
     Packed<T> table;  // used where all steps of all chains share it
     T floor;
-    int64_t every;  // steps between scalings
+    int64_t every;        // steps between scalings
     T *alpha, *emission;  // [*, T, padded], or null
     Scratch<T> scratch;
     double left_out;  // by all tables so far
@@ -106,16 +114,17 @@ template <class T, class In> INLINE Highest<T> highest(const In* row, const In* 
         high = larger<T>(x, high);
         low = smaller<T>(x, low);
     }
-    if (whole < padded) high = larger<T>(load_labels<T>(row, whole, labels, reads_inside(row, padded, end), nothing), high);
+    if (whole < padded)
+        high = larger<T>(load_labels<T>(row, whole, labels, reads_inside(row, padded, end), nothing), high);
     const T top = horizontal_max<T>(high), bottom = -horizontal_max<T>(-low);
     return {top > nothing ? top : 0, bottom - top >= Lanes<T>::low};
 }
 
-// One step into a cell: out = ahead * exp(scores - top), where `ahead` is null before the first cell.  The exponentials are left in
-// `emission`, if that is not null.  Notes numbers that become too small.
+// One step into a cell: out = ahead * exp(scores - top), where `ahead` is null before the first cell.  The exponentials
+// are left in `emission`, if that is not null.  Notes numbers that become too small.
 template <class T, class In>
-INLINE void enter_cell(const In* row, const In* end, int64_t labels, int64_t padded, Highest<T> of, const T* ahead, V<T> floor, T* emission,
-                       T* out, Progress<T>& progress) {
+INLINE void enter_cell(const In* row, const In* end, int64_t labels, int64_t padded, Highest<T> of, const T* ahead,
+                       V<T> floor, T* emission, T* out, Progress<T>& progress) {
     constexpr int lanes = Lanes<T>::count;
     constexpr T nothing = -std::numeric_limits<T>::infinity();
     const int64_t whole = labels / lanes * lanes;
@@ -135,13 +144,14 @@ INLINE void enter_cell(const In* row, const In* end, int64_t labels, int64_t pad
         for (int64_t c = 0; c < whole; c += lanes) enter(c, load_as<T>(row + c), true);
     else
         for (int64_t c = 0; c < whole; c += lanes) enter(c, load_as<T>(row + c), false);
-    if (whole < padded) enter(whole, load_labels<T>(row, whole, labels, reads_inside(row, padded, end), nothing), false);
+    if (whole < padded)
+        enter(whole, load_labels<T>(row, whole, labels, reads_inside(row, padded, end), nothing), false);
     progress.bad = bad;
     progress.left_out = left_out;
 }
 
-// Scale a row by a power of two so that its largest entry lies in [1, 2) * 2^lift; returns the exponent, notes entries that become
-// too small.
+// Scale a row by a power of two so that its largest entry lies in [1, 2) * 2^lift; returns the exponent, notes entries
+// that become too small.
 template <class T> INLINE int64_t rescale(T* row, int64_t padded, V<T> floor, I<T>& bad) {
     constexpr int lanes = Lanes<T>::count;
     V<T> high = load(row);
@@ -180,8 +190,8 @@ template <class In, class T> INLINE bool table_at(Unit<In, T>& unit, int64_t t, 
 template <class In, class T> static void forward_unit(Unit<In, T>& unit) {
     const Chain<In>& chain = unit.chain;
     const int64_t labels = chain.labels, padded = unit.padded;
-    T* next = unit.scratch.rows;           // [ROWS, padded]
-    T* current = next + ROWS * padded;     // [count, padded]
+    T* next = unit.scratch.rows;        // [ROWS, padded]
+    T* current = next + ROWS * padded;  // [count, padded]
     Progress<T>* const progress = unit.scratch.progress;
     int64_t* const lengths = unit.scratch.lengths;
     for (int r = 0; r < unit.count; ++r) progress[r] = Progress<T>(), lengths[r] = unit.length(r);
@@ -194,7 +204,8 @@ template <class In, class T> static void forward_unit(Unit<In, T>& unit) {
             const int rows = std::min(ROWS, active - start);
             T* here = current + start * padded;
             Highest<T> of[ROWS];  // found in a row, where none has to wait for another
-            for (int r = 0; r < rows; ++r) of[r] = highest<T>(chain.row(unit.rows[start + r], t), chain.end(), labels, padded);
+            for (int r = 0; r < rows; ++r)
+                of[r] = highest<T>(chain.row(unit.rows[start + r], t), chain.end(), labels, padded);
             if (t > 0) multiply<SumProduct, T>(rows, here, unit.table.forward, labels, padded, next);
             for (int r = 0; r < rows; ++r) {
                 Progress<T>& one = progress[start + r];
@@ -203,7 +214,8 @@ template <class In, class T> static void forward_unit(Unit<In, T>& unit) {
                 const In* scores = chain.row(unit.rows[start + r], t);
                 one.total += of[r].top;
                 if (t > 0) one.total += unit.table.shift, one.above += unit.table.above;
-                enter_cell<T>(scores, chain.end(), labels, padded, of[r], t > 0 ? next + r * padded : nullptr, floor, emission, row, one);
+                enter_cell<T>(scores, chain.end(), labels, padded, of[r], t > 0 ? next + r * padded : nullptr, floor,
+                              emission, row, one);
                 if (t % unit.every == unit.every - 1) one.exponent += rescale<T>(row, padded, floor, one.bad);
                 if (unit.alpha) copy_row<T>(row, padded, unit.kept(unit.alpha, start + r, t));
             }
@@ -219,7 +231,8 @@ template <class In, class T> static void forward_unit(Unit<In, T>& unit) {
         double sum = 0;
         for (int64_t c = 0; c < labels; ++c) sum += lengths[r] ? current[r * padded + c] : 0;
         const Progress<T>& one = progress[r];
-        const double mass = log_of(sum, one.exponent), left_out = std::max<double>(unit.left_out, horizontal_max<T>(one.left_out));
+        const double mass = log_of(sum, one.exponent),
+                     left_out = std::max<double>(unit.left_out, horizontal_max<T>(one.left_out));
         if (lengths[r] == 0)
             unit.answer.log_z[b] = 0;
         else if (!safe || any<T>(one.bad) || !outweighs(mass - one.above, left_out, lengths[r], labels))
@@ -231,7 +244,8 @@ template <class In, class T> static void forward_unit(Unit<In, T>& unit) {
 
 // outer(left, right) times the table into [labels, labels], set or added.
 template <class T, class In>
-static void write_pair(const T* left, const T* right, const T* packed, int64_t labels, int64_t padded, In* out, bool add) {
+static void write_pair(const T* left, const T* right, const T* packed, int64_t labels, int64_t padded, In* out,
+                       bool add) {
     constexpr int lanes = Lanes<T>::count;
     for (int64_t i = 0; i < labels; ++i) {
         In* line = out + i * labels;
@@ -262,7 +276,8 @@ static void add_times_table(const T* outer, const T* packed, int64_t labels, int
             for (int p = 0; p < wide; ++p) {
                 const int64_t c = column + p * lanes;
                 V<T> value = load(outer + i * padded + c) * load(packed + column * labels + (i * wide + p) * lanes);
-                store_labels<T>(line, c, labels, inside, value + load_labels<T>(line, c, labels, inside, static_cast<T>(0)));
+                store_labels<T>(line, c, labels, inside,
+                                value + load_labels<T>(line, c, labels, inside, static_cast<T>(0)));
             }
             column += wide * lanes;
         }
@@ -285,7 +300,8 @@ INLINE void marginals_at(const Unit<In, T>& unit, int r, int64_t t, int64_t leng
     if (answer.unary) {
         In* out = answer.unary + (b * size + t) * labels;
         const bool inside = (size - 1 - t) * labels >= padded - labels;
-        for (int64_t c = 0; c < padded; c += lanes) store_labels<T>(out, c, labels, inside, load(left + c) * load(beta + c) * by);
+        for (int64_t c = 0; c < padded; c += lanes)
+            store_labels<T>(out, c, labels, inside, load(left + c) * load(beta + c) * by);
     }
     if (!answer.pair || t + 1 >= length) return;
     // beta was scaled after it was multiplied with the table; the pair gradient was not.
@@ -302,14 +318,14 @@ INLINE void marginals_at(const Unit<In, T>& unit, int r, int64_t t, int64_t leng
     write_pair<T>(left, unit.kept(unit.emission, r, t + 1), unit.table.forward, labels, padded, out, false);
 }
 
-// Marginals times weight into answer.unary; alpha becomes the left and emission the right factor of the pair gradient, which is the
-// sum over t of outer(alpha[t], emission[t+1]) times the exponentiated table.  Uses alpha and emission up.
+// Marginals times weight into answer.unary; alpha becomes the left and emission the right factor of the pair gradient,
+// which is the sum over t of outer(alpha[t], emission[t+1]) times the exponentiated table.  Uses alpha and emission up.
 template <class In, class T> static void backward_unit(Unit<In, T>& unit) {
     constexpr int lanes = Lanes<T>::count;
     const Chain<In>& chain = unit.chain;
     const int64_t labels = chain.labels, padded = unit.padded;
-    T* right = unit.scratch.rows;         // [ROWS, padded]
-    T* current = right + ROWS * padded;   // [count, padded]: beta
+    T* right = unit.scratch.rows;        // [ROWS, padded]
+    T* current = right + ROWS * padded;  // [count, padded]: beta
     Progress<T>* const progress = unit.scratch.progress;
     int64_t* const lengths = unit.scratch.lengths;
     for (int r = 0; r < unit.count; ++r) progress[r] = Progress<T>(), lengths[r] = unit.length(r);
@@ -342,7 +358,8 @@ template <class In, class T> static void backward_unit(Unit<In, T>& unit) {
             }
         }
     }
-    for (int r = 0; r < unit.count; ++r) unit.answer.tier[unit.rows[r]] += lengths[r] > 0 && (!safe || any<T>(progress[r].bad));
+    for (int r = 0; r < unit.count; ++r)
+        unit.answer.tier[unit.rows[r]] += lengths[r] > 0 && (!safe || any<T>(progress[r].bad));
 }
 
 // The pair gradients of the chains of a unit that turned out to be safe, summed over steps, over chains, or over both.
@@ -356,8 +373,8 @@ template <class In, class T> static void sum_pairs(Unit<In, T>& unit, uint8_t sa
             table_at(unit, t, true);
             for (int r = 0; r < unit.count && unit.length(r) > t + 1; ++r)
                 if (answer.tier[unit.rows[r]] == safe_tier)
-                    write_pair<T>(unit.kept(unit.alpha, r, t), unit.kept(unit.emission, r, t + 1), unit.table.forward, labels, padded,
-                                  answer.pair + t * answer.pair_step, true);
+                    write_pair<T>(unit.kept(unit.alpha, r, t), unit.kept(unit.emission, r, t + 1), unit.table.forward,
+                                  labels, padded, answer.pair + t * answer.pair_step, true);
         }
         return;
     }
@@ -365,8 +382,11 @@ template <class In, class T> static void sum_pairs(Unit<In, T>& unit, uint8_t sa
         const int64_t b = unit.rows[r], steps = unit.length(r) - 1;
         if (answer.tier[b] != safe_tier || steps < 1) continue;
         if (answer.pair_example) std::fill(unit.scratch.outer, unit.scratch.outer + labels * padded, static_cast<T>(0));
-        add_outer<T>(unit.kept(unit.alpha, r, 0), unit.kept(unit.emission, r, 1), steps, labels, padded, unit.scratch.outer);
-        if (answer.pair_example) add_times_table<T>(unit.scratch.outer, unit.table.forward, labels, padded, answer.pair + b * answer.pair_example);
+        add_outer<T>(unit.kept(unit.alpha, r, 0), unit.kept(unit.emission, r, 1), steps, labels, padded,
+                     unit.scratch.outer);
+        if (answer.pair_example)
+            add_times_table<T>(unit.scratch.outer, unit.table.forward, labels, padded,
+                               answer.pair + b * answer.pair_example);
     }
 }
 

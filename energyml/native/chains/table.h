@@ -1,4 +1,5 @@
-// Pair tables as the products want them: padded, packed in panels, exponentiated less their maximum, and the same transposed.
+// Pair tables as the products want them: padded, packed in panels, exponentiated less their maximum, and the same
+// transposed.
 #pragma once
 
 #include "../simd/math.h"
@@ -8,22 +9,27 @@
 namespace energyml {
 
 template <class T> struct Packed {
-    T* forward;   // [panels][labels][width]
-    T* backward;  // of the transposed table, or null
-    T shift;      // what was subtracted
-    T least;      // the smallest entry that is not zero
-    bool close;   // whether all entries that are not are within some powers of ten
-    double above;  // how far the largest score is above the shift
-    double left_out = -INFINITY;  // of the finite scores that count as -inf (see scaled.h), how far the largest is below the largest of all; else -inf
+    T* forward;                   // [panels][labels][width]
+    T* backward;                  // of the transposed table, or null
+    T shift;                      // what was subtracted
+    T least;                      // the smallest entry that is not zero
+    bool close;                   // whether all entries that are not are within some powers of ten
+    double above;                 // how far the largest score is above the shift
+    double left_out = -INFINITY;  // of the finite scores that count as -inf (see scaled.h), how far the largest is
+                                  // below the largest of all; else -inf
 };
 
-// Finite scores so far below the largest of their cell or table count as -inf, if the answer shows that this is right (see scaled.h).
+// Finite scores so far below the largest of their cell or table count as -inf, if the answer shows that this is right
+// (see scaled.h).
 constexpr double FAR = -1000;
 
-template <class In> INLINE bool reads_inside(const In* row, int64_t padded, const In* end) { return row + padded <= end; }
+template <class In> INLINE bool reads_inside(const In* row, int64_t padded, const In* end) {
+    return row + padded <= end;
+}
 
 // The vector of labels at `column` of a row, `filler` beyond the last one.
-template <class T, class In> INLINE V<T> load_labels(const In* row, int64_t column, int64_t labels, bool inside, T filler) {
+template <class T, class In> INLINE V<T> load_labels(const In* row, int64_t column, int64_t labels, bool inside,
+                                                     T filler) {
     constexpr int lanes = Lanes<T>::count;
     if (column + lanes <= labels) return load_as<T>(row + column);
     if (inside) return first_lanes<T>(labels - column) ? load_as<T>(row + column) : all<T>(filler);
@@ -32,7 +38,8 @@ template <class T, class In> INLINE V<T> load_labels(const In* row, int64_t colu
     return v;
 }
 
-// A vector into a row of labels that ends within it.  With `inside`, what follows the row is in the same example and is put back.
+// A vector into a row of labels that ends within it.  With `inside`, what follows the row is in the same example and is
+// put back.
 template <class T, class In> INLINE void store_labels(In* row, int64_t column, int64_t labels, bool inside, V<T> v) {
     constexpr int lanes = Lanes<T>::count;
     if (column + lanes <= labels) return store_as<T>(row + column, v);
@@ -42,7 +49,8 @@ template <class T, class In> INLINE void store_labels(In* row, int64_t column, i
 
 #ifdef __AVX512VL__
 // Where lanes can be masked, nothing beyond the row is touched.
-template <> INLINE V<float> load_labels<float, float>(const float* row, int64_t column, int64_t labels, bool, float filler) {
+template <> INLINE V<float> load_labels<float, float>(const float* row, int64_t column, int64_t labels, bool,
+                                                      float filler) {
     if (column + 8 <= labels) return load<float>(row + column);
     return _mm256_mask_loadu_ps(all<float>(filler), static_cast<__mmask8>((1u << (labels - column)) - 1), row + column);
 }
@@ -59,10 +67,14 @@ template <class T> INLINE void copy_row(const T* from, int64_t padded, T* to) {
 
 template <class T> INLINE int64_t padded_to(int64_t labels) { return round_up(labels, Lanes<T>::count); }
 
-// What a packed table takes, so that another one behind it begins as it does: on a line of the cache, which no broad vector crosses needlessly.
-template <class T> INLINE int64_t packed_size(int64_t labels) { return round_up(labels * padded_to<T>(labels), 64 / sizeof(T)); }
+// What a packed table takes, so that another one behind it begins as it does: on a line of the cache, which no broad
+// vector crosses needlessly.
+template <class T> INLINE int64_t packed_size(int64_t labels) {
+    return round_up(labels * padded_to<T>(labels), 64 / sizeof(T));
+}
 
-// packed[panel][line][width] of the transposed table from that of the table; blocks of one vector squared keep the lines in cache.
+// packed[panel][line][width] of the transposed table from that of the table; blocks of one vector squared keep the
+// lines in cache.
 template <class T> static void transpose_packed(const T* from, int64_t labels, int64_t padded, T* to) {
     constexpr int lanes = Lanes<T>::count;
     for (int64_t column = 0; column < padded;) {  // columns of the result are lines of the source
@@ -83,7 +95,8 @@ template <class T> static void transpose_packed(const T* from, int64_t labels, i
 }
 
 // Copy a table into panels, entry by entry through `change`.
-template <class T, class In, class F> INLINE void pack(const In* pair, const In* end, int64_t labels, T* out, T filler, F change) {
+template <class T, class In, class F> INLINE void pack(const In* pair, const In* end, int64_t labels, T* out, T filler,
+                                                       F change) {
     typedef typename Broad<T>::V B;
     constexpr int lanes = Lanes<T>::count;
     const int64_t padded = padded_to<T>(labels);
@@ -97,7 +110,8 @@ template <class T, class In, class F> INLINE void pack(const In* pair, const In*
             if constexpr (std::is_same_v<T, In>)  // as many at once as a register holds
                 for (; (p + SPAN) <= wide && column + (p + SPAN) * lanes <= labels; p += SPAN)
                     put<B>(to + p * lanes, change(vector_at<B>(line + column + p * lanes)));
-            for (; p < wide; ++p) store(to + p * lanes, change(load_labels<T>(line, column + p * lanes, labels, inside, filler)));
+            for (; p < wide; ++p)
+                store(to + p * lanes, change(load_labels<T>(line, column + p * lanes, labels, inside, filler)));
             column += wide * lanes;
         }
     }
@@ -108,8 +122,8 @@ template <class T> struct ExpOf {
     template <class X> INLINE X operator()(X x) const { return exponential<T>(x - spread<X>(shift)); }
 };
 
-// What a table is like: its shift, which with scores so far apart that it helps leaves room for 2^lift, and its smallest entry.
-// Only where scores are that far apart it is looked at twice.
+// What a table is like: its shift, which with scores so far apart that it helps leaves room for 2^lift, and its
+// smallest entry. Only where scores are that far apart it is looked at twice.
 template <class T, class In> static void measure(const In* pair, int64_t labels, int lift, Packed<T>& table) {
     constexpr int lanes = Lanes<T>::count;
     constexpr T nothing = -std::numeric_limits<T>::infinity();
@@ -134,7 +148,9 @@ template <class T, class In> static void measure(const In* pair, int64_t labels,
         for (k = 0; k < cells; ++k) {
             const double below = static_cast<double>(pair[k]) - top;
             if (below < FAR)
-                table.left_out = pair[k] > nothing ? std::max({table.left_out, below, std::numeric_limits<double>::lowest()}) : table.left_out;
+                table.left_out = pair[k] > nothing
+                                     ? std::max({table.left_out, below, std::numeric_limits<double>::lowest()})
+                                     : table.left_out;
             else
                 least = std::min(least, below);
         }

@@ -1,5 +1,5 @@
-// Viterbi: the best scores of the ways into each label are kept for the walk back; no back-pointers are stored, the best earlier
-// label is found again on the way at O(C) a step, by the same additions.
+// Viterbi: the best scores of the ways into each label are kept for the walk back; no back-pointers are stored, the
+// best earlier label is found again on the way at O(C) a step, by the same additions.
 #pragma once
 
 #include "batch.h"
@@ -10,10 +10,12 @@ namespace energyml {
 
 constexpr int64_t RECENTRE_EVERY = 16;  // keeps the digits of long chains
 
-// How large an answer's scores may be, and those of the ways that it follows less the best of all ways from time to time.  Beyond it rounding
-// would change sums by more than 0.004 (float) or 0.0002 (double), and double precision decides (see best_wide.h).  Looking at them takes a
-// tenth of the time at 10 and 23 labels, and 1% at 100.
-template <class In> constexpr In farthest_way() { return std::is_same_v<In, float> ? static_cast<In>(1 << 15) : static_cast<In>(1LL << 40); }
+// How large an answer's scores may be, and those of the ways that it follows less the best of all ways from time to
+// time.  Beyond it rounding would change sums by more than 0.004 (float) or 0.0002 (double), and double precision
+// decides (see best_wide.h).  Looking at them takes a tenth of the time at 10 and 23 labels, and 1% at 100.
+template <class In> constexpr In farthest_way() {
+    return std::is_same_v<In, float> ? static_cast<In>(1 << 15) : static_cast<In>(1LL << 40);
+}
 
 struct Same {
     template <class X> INLINE X operator()(X x) const { return x; }
@@ -49,7 +51,8 @@ template <class In> struct BestUnit {
 };
 
 // The first position of the largest entry of a row plus a line of the packed transposed table (or nothing).
-template <class In> INLINE int64_t arg_max(const In* row, const In* packed, int64_t line, int64_t labels, int64_t padded) {
+template <class In> INLINE int64_t arg_max(const In* row, const In* packed, int64_t line, int64_t labels,
+                                           int64_t padded) {
     constexpr int lanes = Lanes<In>::count;
     typedef typename Lanes<In>::Whole Whole;
     V<In> best = all<In>(-std::numeric_limits<In>::infinity());
@@ -110,8 +113,10 @@ template <class In> static void walk_back(const BestUnit<In>& unit, const int64_
             const In* row = unit.delta + (t * unit.count + active) * padded;
             label[active] = arg_max<In>(row, nullptr, 0, labels, padded);
             found[active] = row[label[active]] > -std::numeric_limits<In>::infinity();
-            total[active] = found[active] ? static_cast<double>(chain.row(unit.rows[active], t)[label[active]]) : -INFINITY;
-            reach[active] = std::max(std::fabs(row[label[active]]), std::fabs(chain.row(unit.rows[active], t)[label[active]]));
+            total[active] =
+                found[active] ? static_cast<double>(chain.row(unit.rows[active], t)[label[active]]) : -INFINITY;
+            reach[active] =
+                std::max(std::fabs(row[label[active]]), std::fabs(chain.row(unit.rows[active], t)[label[active]]));
             if (found[active]) unit.best[unit.rows[active] * size + t] = label[active];
         }
     }

@@ -1,8 +1,10 @@
-// One elimination, block by block: what every kernel on factor graphs reads its tables and hands out its gradients through.
+// One elimination, block by block: what every kernel on factor graphs reads its tables and hands out its gradients
+// through.
 //
-// A step adds up the tables that mention a cell and sums (or maximises) the cell out; the clique is never stored.  Its entries are
-// visited in blocks: rows are the labels of the cell, lanes are entries of the message that lie side by side in it.  Tables are
-// sorted by what a block needs of them: one number, the same lanes for every block, or lanes of their own.
+// A step adds up the tables that mention a cell and sums (or maximises) the cell out; the clique is never stored.  Its
+// entries are visited in blocks: rows are the labels of the cell, lanes are entries of the message that lie side by
+// side in it.  Tables are sorted by what a block needs of them: one number, the same lanes for every block, or lanes of
+// their own.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +18,18 @@
 namespace energyml {
 
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
-constexpr int64_t PADDING = 8;   // doubles behind the messages, so that whole vectors can be read
-constexpr int64_t SHORT = 4;     // lanes of a run that is not worth a loop of its own
-constexpr int64_t MOST_SPREAD = 1 << 20;  // doubles that the lanes of a table may take side by side: more would leave the cache, and the budget
+constexpr int64_t PADDING = 8;  // doubles behind the messages, so that whole vectors can be read
+constexpr int64_t SHORT = 4;    // lanes of a run that is not worth a loop of its own
+constexpr int64_t MOST_SPREAD =
+    1 << 20;  // doubles that the lanes of a table may take side by side: more would leave the cache, and the budget
 constexpr int64_t BLOCK = 512;  // doubles of a block: rows times lanes; larger ones cost more to set up than they bring
 
 // A clique of so few entries is visited one by one; so many tables and cells of the message it may have.
 constexpr int64_t SMALL = 16, MOST_INPUTS = 32, MOST_KEPT = 8;
 
-// In exp space: chunks of eight entries that the clique of a step may have that is laid out as pieces; powers of two that the entries of a
-// message stay below, and those of the inputs of a step together; by how many powers the reader of messages multiplies them at most; factors
-// in a message that has to be normalised.
+// In exp space: chunks of eight entries that the clique of a step may have that is laid out as pieces; powers of two
+// that the entries of a message stay below, and those of the inputs of a step together; by how many powers the reader
+// of messages multiplies them at most; factors in a message that has to be normalised.
 constexpr int64_t MOST_CHUNKS = 16, LARGE_BITS = 24, MOST_BITS = 60, MOST_DEFERRED = 512, MANY_FACTORS = 24;
 
 // Numbers that live as long as a program: a few large pieces of memory in place of many small ones.
@@ -52,26 +55,26 @@ template <class T> class Arena {
     int64_t left_ = 0;
 };
 
-// What the lanes of a block need of a table: one number for all, the same lanes for every block, or lanes of their own: side by side in
-// the table, or anywhere in it.
+// What the lanes of a block need of a table: one number for all, the same lanes for every block, or lanes of their own:
+// side by side in the table, or anywhere in it.
 enum Need : uint8_t { SCALAR, COMMON, CONTIGUOUS, SCATTERED };
 
 // A table as a step reads it: strides over the labels of its cells, 0 for cells that it does not mention.
 struct Input {
     int64_t source;  // a table, or below 0 for a message: -1 - the number of its step
     int64_t offset;
-    int64_t size;  // entries of the factor, known cells included
-    int64_t block;  // where its exponentials, or the message, stand in the room of exp space
-    int64_t row;  // stride of the cell that is summed out
+    int64_t size;            // entries of the factor, known cells included
+    int64_t block;           // where its exponentials, or the message, stand in the room of exp space
+    int64_t row;             // stride of the cell that is summed out
     const int64_t* strides;  // of the cells of the message
     const int64_t* known;    // pairs: which known cell, and its stride
     int64_t known_count;
     Need kind;
-    bool repeats;  // as many lanes as a run has are one number of the table, or
-    int64_t run;   // follow one another in it
+    bool repeats;           // as many lanes as a run has are one number of the table, or
+    int64_t run;            // follow one another in it
     const int32_t* places;  // of the lanes, where they are common or scattered
-    // Scattered lanes laid side by side for all blocks, [blocks that differ, rows, lanes], and its strides over the outer cells; no blocks
-    // where all differ, so that nothing would be saved, or where they are too many.
+    // Scattered lanes laid side by side for all blocks, [blocks that differ, rows, lanes], and its strides over the
+    // outer cells; no blocks where all differ, so that nothing would be saved, or where they are too many.
     int64_t spread_count;
     const int64_t* spread;
 };
@@ -92,34 +95,37 @@ struct Elimination {
     // Blocks: the cells of the message from `inner` on make the lanes, the others are counted by an odometer.
     int64_t inner, lanes, chunk, stride;
     bool small;
-    // In exp space: whether the largest entry of the message is brought near 1; of one that is visited in blocks, how many powers of two it
-    // may be above that (and eight times as many below), and how many below it may be for its reader to take care of that; 0 for none.
+    // In exp space: whether the largest entry of the message is brought near 1; of one that is visited in blocks, how
+    // many powers of two it may be above that (and eight times as many below), and how many below it may be for its
+    // reader to take care of that; 0 for none.
     bool normalised;
     int64_t allowed, deferred;
 };
 
-// Eight entries of a clique as a table or message gives them: where these stand in the room of exp space, each at most 255 behind `from`.
+// Eight entries of a clique as a table or message gives them: where these stand in the room of exp space, each at most
+// 255 behind `from`.
 struct Piece {
     int32_t from;
     uint16_t source;  // a table, or as many as there are for a message
     uint16_t known;   // which of the shifts by known labels, 0 for none
     uint8_t places[8];
-    uint8_t words;  // that bring shares back to the places, each with one lane for every place; 0 where lanes are handed out one by one
+    uint8_t words;  // that bring shares back to the places, each with one lane for every place; 0 where lanes are
+                    // handed out one by one
     uint8_t count;  // of places
     int32_t back;   // where the words begin
 };
 
 // A step as a run of pieces (see flat.h); one without groups is visited in blocks.
 struct Flat {
-    int32_t message;      // where it stands in the room
-    int32_t first;        // piece
-    uint16_t inputs;      // pieces that are multiplied
-    uint8_t groups = 0;   // of eight entries of the message
-    uint8_t chunks;       // of eight entries of the clique, for each group
-    bool paired;          // a chunk is two rows of at most four entries
-    bool far;             // lanes are loaded one by one: places go beyond 7, or shuffles are slow
-    bool normalised;      // as the step's: the way up reads nothing else of that
-    bool plain;           // two pieces, of which all lanes are near, and no more
+    int32_t message;     // where it stands in the room
+    int32_t first;       // piece
+    uint16_t inputs;     // pieces that are multiplied
+    uint8_t groups = 0;  // of eight entries of the message
+    uint8_t chunks;      // of eight entries of the clique, for each group
+    bool paired;         // a chunk is two rows of at most four entries
+    bool far;            // lanes are loaded one by one: places go beyond 7, or shuffles are slow
+    bool normalised;     // as the step's: the way up reads nothing else of that
+    bool plain;          // two pieces, of which all lanes are near, and no more
 };
 
 // A table of which the factors take their entries.
@@ -137,8 +143,8 @@ struct Graph {
     std::vector<Source> sources;
     std::vector<Flat> flats;  // one for each step
     std::vector<Piece> pieces;
-    std::vector<uint64_t> backs;  // a byte for each place: a lane, or 8 for none
-    bool returns = false;         // whether it is known how shares come back
+    std::vector<uint64_t> backs;        // a byte for each place: a lane, or 8 for none
+    bool returns = false;               // whether it is known how shares come back
     int64_t most_inputs = 0;            // of a step
     std::vector<const Input*> shifted;  // those that known labels move, from number 1 on
     Arena<int64_t> numbers;
@@ -177,7 +183,7 @@ struct Tables {
     std::vector<double*> gradients;
     const int64_t* labels;  // of the known cells
     double* messages;
-    double* shares;  // gradients of the messages
+    double* shares;          // gradients of the messages
     double* room = nullptr;  // of exp space: exponentials of the tables, and the messages behind them
 
     template <bool EXP> const double* at(const Input& input) const {
@@ -196,7 +202,8 @@ struct Tables {
     }
 };
 
-// A table of the step at hand: where its values and its gradients stand for the block at hand; null where there are none.
+// A table of the step at hand: where its values and its gradients stand for the block at hand; null where there are
+// none.
 struct Part {
     const Input* input;
     const double* value;
@@ -216,7 +223,8 @@ struct Receiving {
     int64_t row;
 };
 
-// What was seen of a message that is visited in blocks: whether it has zeros, and the exponent of its smallest other entry.
+// What was seen of a message that is visited in blocks: whether it has zeros, and the exponent of its smallest other
+// entry.
 struct Seen {
     bool zeros;
     int64_t bits;
@@ -227,9 +235,10 @@ struct Room {
     std::vector<Part> parts;
     std::vector<int64_t> index;  // of the odometer
     std::vector<double> block, common, common_shares;
-    // In exp space: for each step the power of two that its message was multiplied with, and the one that its reader has to; lanes that were laid side by side; what makes the
-    // products of a block shares; the tables and the gradients of a block; by how much known labels move tables; where
-    // gradients go; the largest entries of tables, and how far below them the smallest are; what was seen of messages.
+    // In exp space: for each step the power of two that its message was multiplied with, and the one that its reader
+    // has to; lanes that were laid side by side; what makes the products of a block shares; the tables and the
+    // gradients of a block; by how much known labels move tables; where gradients go; the largest entries of tables,
+    // and how far below them the smallest are; what was seen of messages.
     std::vector<double> scale, pending, spread, ratio, highs, lows;
     std::vector<Lanewise> lanewise;
     std::vector<Receiving> receiving;
@@ -248,7 +257,9 @@ struct Room {
 // Moves the parts of a step from block to block.
 class Odometer {
   public:
-    Odometer(const Elimination& step, Room& room) : step_(step), room_(room) { room.index.assign(static_cast<size_t>(step.inner), 0); }
+    Odometer(const Elimination& step, Room& room) : step_(step), room_(room) {
+        room.index.assign(static_cast<size_t>(step.inner), 0);
+    }
 
     inline void advance() {
         for (int64_t k = step_.inner; k-- > 0;) {
@@ -310,7 +321,8 @@ class Blocks {
                     *to = MAX ? std::max(*to, whole) : *to + whole;
                 } else if (input.kind == CONTIGUOUS) {
                     to += start;
-                    for (int64_t l = 0; l < width; ++l) to[l] = MAX ? (row[l] > to[l] ? row[l] : to[l]) : to[l] + row[l];
+                    for (int64_t l = 0; l < width; ++l)
+                        to[l] = MAX ? (row[l] > to[l] ? row[l] : to[l]) : to[l] + row[l];
                 } else if (input.kind == SCATTERED && input.run < SHORT) {
                     const int32_t* place = input.places + start;
                     for (int64_t l = 0; l < width; ++l) {
@@ -319,14 +331,15 @@ class Blocks {
                     }
                 } else if (input.kind == SCATTERED) {
                     const int32_t* place = input.places + start;
-                    each_run(input, start, width, [&](int64_t first, int64_t count)  {
+                    each_run(input, start, width, [&](int64_t first, int64_t count) {
                         double* here = to + place[first];
                         const double* from = row + first;
                         if (input.repeats) {
                             const double part_of = total<MAX>(from, count);
                             *here = MAX ? std::max(*here, part_of) : *here + part_of;
                         } else {
-                            for (int64_t l = 0; l < count; ++l) here[l] = MAX ? (from[l] > here[l] ? from[l] : here[l]) : here[l] + from[l];
+                            for (int64_t l = 0; l < count; ++l)
+                                here[l] = MAX ? (from[l] > here[l] ? from[l] : here[l]) : here[l] + from[l];
                         }
                     });
                 }
@@ -375,7 +388,8 @@ class Blocks {
         if (input.kind == COMMON && part.value) {
             if (room_.common.empty()) room_.common.assign(static_cast<size_t>(rows() * lanes_), 0.0);
             for (int64_t j = 0; j < rows(); ++j)
-                for (int64_t l = 0; l < lanes_; ++l) room_.common[j * lanes_ + l] += part.value[j * input.row + input.places[l]];
+                for (int64_t l = 0; l < lanes_; ++l)
+                    room_.common[j * lanes_ + l] += part.value[j * input.row + input.places[l]];
         }
         scalars_ = scalars_ || (input.kind == SCALAR && part.gradient);
         room_.parts.push_back(part);
@@ -384,7 +398,8 @@ class Blocks {
     // visit(first lane, how many) for the runs of a table among `width` lanes from `start` on.
     template <class F> static inline void each_run(const Input& input, int64_t start, int64_t width, F visit) {
         int64_t count = std::min(width, input.run - start % input.run);
-        for (int64_t first = 0; first < width; first += count, count = std::min(width - first, input.run)) visit(first, count);
+        for (int64_t first = 0; first < width; first += count, count = std::min(width - first, input.run))
+            visit(first, count);
     }
 
     inline void fill(double* block, int64_t start, int64_t width) const {
@@ -411,7 +426,7 @@ class Blocks {
                     for (int64_t l = 0; l < width; ++l) row[l] += from[place[l]];
                 } else if (input.kind == SCATTERED) {
                     const int32_t* place = input.places + start;
-                    each_run(input, start, width, [&](int64_t first, int64_t count)  {
+                    each_run(input, start, width, [&](int64_t first, int64_t count) {
                         const double* here = from + place[first];
                         double* to = row + first;
                         if (input.repeats)

@@ -1,7 +1,7 @@
 // Elimination of cells from a factor graph, in log space and double precision.
 //
-// The way up leaves a message for every step.  The way back visits the same blocks and hands each table its share of the probability
-// (or of the best score), so that one sweep gives the gradients of log Z by all tables: marginals.
+// The way up leaves a message for every step.  The way back visits the same blocks and hands each table its share of
+// the probability (or of the best score), so that one sweep gives the gradients of log Z by all tables: marginals.
 #pragma once
 
 #include "blocks.h"
@@ -79,14 +79,14 @@ template <class F> inline void each_small(const Elimination& step, const Tables&
 template <bool MAX> inline void send(const Elimination& step, const Tables& tables, Room& room) {
     if (step.small) {
         double* to = tables.messages + step.message;
-        each_small(step, tables, [&](int64_t entry, const double* row, const int64_t*)  {
+        each_small(step, tables, [&](int64_t entry, const double* row, const int64_t*) {
             to[entry] = reduce_column<MAX>(row, step.rows, 1);
         });
         return;
     }
     Blocks blocks(step, tables, room);
     double* out = tables.messages + step.message;
-    blocks.each([&](int64_t entry, int64_t, int64_t width, double* block)  {
+    blocks.each([&](int64_t entry, int64_t, int64_t width, double* block) {
         if (width == 1)
             out[entry] = reduce_column<MAX>(block, step.rows, blocks.stride());
         else
@@ -115,7 +115,8 @@ inline double total_of(const Graph& graph, const Tables& tables) {
 }
 
 // Hand one share to the gradients of a small step's inputs.
-template <bool MAX> inline void give_small(const Elimination& step, double* const* to, int64_t j, const int64_t* index, double value) {
+template <bool MAX> inline void give_small(const Elimination& step, double* const* to, int64_t j, const int64_t* index,
+                                           double value) {
     for (int64_t k = 0; k < step.inputs.count; ++k) {
         if (!to[k]) continue;
         int64_t place = j * step.inputs[k].row;
@@ -131,7 +132,7 @@ template <bool MAX> inline double small_shares(const Elimination& step, const Ta
     double* to[MOST_INPUTS];
     for (int64_t k = 0; k < step.inputs.count; ++k) to[k] = tables.gradient(step.inputs[k]);
     double entropy = 0;
-    each_small(step, tables, [&](int64_t entry, const double* row, const int64_t* index)  {
+    each_small(step, tables, [&](int64_t entry, const double* row, const int64_t* index) {
         if (share[entry] == (MAX ? NOTHING : 0.0)) return;
         const double base = message[entry] > NOTHING ? message[entry] : 0;
         for (int64_t j = 0; j < step.rows; ++j) {
@@ -144,10 +145,12 @@ template <bool MAX> inline double small_shares(const Elimination& step, const Ta
     return entropy;
 }
 
-// Shares of the probability (SUM: weighted by `weight`), or the best score that goes through each entry (MAX: `weight` is the best),
-// for the steps from `first` on.  In the sum case it returns the entropy of the cells of the steps from `counted` on.
+// Shares of the probability (SUM: weighted by `weight`), or the best score that goes through each entry (MAX: `weight`
+// is the best), for the steps from `first` on.  In the sum case it returns the entropy of the cells of the steps from
+// `counted` on.
 template <bool MAX>
-inline double sweep_down(const Graph& graph, const Tables& tables, double weight, int64_t first, int64_t counted, Room& room) {
+inline double sweep_down(const Graph& graph, const Tables& tables, double weight, int64_t first, int64_t counted,
+                         Room& room) {
     std::fill(tables.shares, tables.shares + graph.workspace, MAX ? NOTHING : 0.0);
     V<double> entropy = V<double>{};
     for (const Input& one : graph.loose) {
@@ -165,7 +168,7 @@ inline double sweep_down(const Graph& graph, const Tables& tables, double weight
         }
         Blocks blocks(step, tables, room);
         blocks.template open_common<MAX>();
-        blocks.each([&](int64_t entry, int64_t start, int64_t width, double* block)  {
+        blocks.each([&](int64_t entry, int64_t start, int64_t width, double* block) {
             bool any = false;
             for (int64_t l = 0; l < width; ++l) any |= share[entry + l] != (MAX ? NOTHING : 0.0);
             if (!any) return;
@@ -193,10 +196,11 @@ inline double sweep_down(const Graph& graph, const Tables& tables, double weight
     return horizontal_sum<double>(entropy);
 }
 
-// Labels of the cells of the steps from `first` on, from the last eliminated to the first: the best ones, or drawn with one uniform
-// number for each step.
+// Labels of the cells of the steps from `first` on, from the last eliminated to the first: the best ones, or drawn with
+// one uniform number for each step.
 template <bool MAX>
-inline void walk(const Graph& graph, const Tables& tables, int64_t first, const double* uniform, int64_t* labels, std::vector<double>& row) {
+inline void walk(const Graph& graph, const Tables& tables, int64_t first, const double* uniform, int64_t* labels,
+                 std::vector<double>& row) {
     for (int64_t k = static_cast<int64_t>(graph.steps.size()) - 1; k >= first; --k) {
         const Elimination& step = graph.steps[k];
         row.assign(step.rows, 0.0);

@@ -1,7 +1,8 @@
 // Small steps in exp space: a stream of pieces without loops over labels or branches over tables.
 //
-// The clique of a step is laid out in chunks of eight entries: a row of eight entries of the message, or two rows of at most four.  A piece
-// says where the eight stand in a table or message: they are loaded together and put in order by one shuffle.
+// The clique of a step is laid out in chunks of eight entries: a row of eight entries of the message, or two rows of at
+// most four.  A piece says where the eight stand in a table or message: they are loaded together and put in order by
+// one shuffle.
 #pragma once
 
 #include "eliminate.h"
@@ -46,7 +47,11 @@ inline double largest(Wide value) {
 class FlatSteps {
   public:
     FlatSteps(const Graph& graph, double* room, const int64_t* shifts)
-        : pieces_(graph.pieces.data()), backs_(graph.backs.data()), messages_(graph.sources.size()), room_(room), shifts_(shifts) {}
+        : pieces_(graph.pieces.data()),
+          backs_(graph.backs.data()),
+          messages_(graph.sources.size()),
+          room_(room),
+          shifts_(shifts) {}
 
     // The message of a step; `least` with the smaller of its own lanes and the entries that are not 0.
     inline Wide up(const Flat& step, Wide least) const {
@@ -54,7 +59,8 @@ class FlatSteps {
         return step.far ? up_of<true>(step, least) : up_of<false>(step, least);
     }
 
-    // The shares of the tables and messages of a step, from those of its message: receivers say where these go, null for nowhere.
+    // The shares of the tables and messages of a step, from those of its message: receivers say where these go, null
+    // for nowhere.
     inline void down(const Flat& step, const double* shares, double scale, double* const* receivers) const {
         if (step.far)
             down_of<true>(step, shares, scale, receivers);
@@ -115,24 +121,27 @@ class FlatSteps {
         for (int64_t group = 0; group < step.groups; ++group) {
             Wide sums = product<FAR>(piece, step.inputs);
             piece += step.inputs;
-            for (int64_t chunk = 1; chunk < step.chunks; ++chunk, piece += step.inputs) sums += product<FAR>(piece, step.inputs);
+            for (int64_t chunk = 1; chunk < step.chunks; ++chunk, piece += step.inputs)
+                sums += product<FAR>(piece, step.inputs);
             if (step.paired) sums += halves_swapped(sums);
-            least = both<!FAR>([](auto a, auto b)  { return smaller_of(a, b); }, sums, least);
+            least = both<!FAR>([](auto a, auto b) { return smaller_of(a, b); }, sums, least);
             store_wide(room_ + step.message + 8 * group, sums);
         }
         return least;
     }
 
-    template <bool FAR> inline void down_of(const Flat& step, const double* shares, double scale, double* const* receivers) const {
+    template <bool FAR> inline void down_of(const Flat& step, const double* shares, double scale,
+                                            double* const* receivers) const {
         const Piece* piece = pieces_ + step.first;
         for (int64_t group = 0; group < step.groups; ++group) {
             const Wide sums = load_wide(room_ + step.message + 8 * group), weights = load_wide(shares + 8 * group);
-            Wide ratio = both<!FAR>([](auto a, auto b)  { return quotient(a, b); }, scale * weights, sums);
+            Wide ratio = both<!FAR>([](auto a, auto b) { return quotient(a, b); }, scale * weights, sums);
             if (step.paired) ratio = shuffled(ratio, WideIndex{0, 1, 2, 3, 0, 1, 2, 3});
             for (int64_t chunk = 0; chunk < step.chunks; ++chunk, piece += step.inputs) {
                 const Wide share = product<FAR>(piece, step.inputs) * ratio;
                 for (const Piece* one = piece; one != piece + step.inputs; ++one)
-                    if (receivers[one->source]) give(*one, share, receivers[one->source] + one->from + shifts_[one->known]);
+                    if (receivers[one->source])
+                        give(*one, share, receivers[one->source] + one->from + shifts_[one->known]);
             }
         }
     }
@@ -146,7 +155,8 @@ class FlatSteps {
         }
         Wide sums = Wide{};
         for (const uint64_t *word = backs_ + piece.back, *end = word + piece.words; word != end; ++word)
-            sums += shuffled(share, Wide{}, (static_cast<int64_t>(*word) - WideIndex{}) >> WideIndex{0, 8, 16, 24, 32, 40, 48, 56});
+            sums += shuffled(share, Wide{},
+                             (static_cast<int64_t>(*word) - WideIndex{}) >> WideIndex{0, 8, 16, 24, 32, 40, 48, 56});
         if (piece.source == messages_) {  // zeros are added to what stands behind its places
             store_wide(to, load_wide(to) + sums);
             return;
@@ -162,12 +172,14 @@ class FlatSteps {
     const int64_t* shifts_;
 };
 
-// Steps from `first` on for as long as they are pieces, in functions of their own, so that all that they need stays in registers.
+// Steps from `first` on for as long as they are pieces, in functions of their own, so that all that they need stays in
+// registers.
 
-// The messages; the first step that is none.  `lows`, eight of them, are kept below all entries that are not 0.  A message that has to be
-// normalised, or any where CAREFUL, is divided by a power of two; it is multiplied into its scale and its exponent is added.
-inline size_t send_flat(
-    const Graph& graph, size_t first, double* room, const int64_t* shifts, bool careful, double* lows, double* scales, int64_t& exponent) {
+// The messages; the first step that is none.  `lows`, eight of them, are kept below all entries that are not 0.  A
+// message that has to be normalised, or any where CAREFUL, is divided by a power of two; it is multiplied into its
+// scale and its exponent is added.
+inline size_t send_flat(const Graph& graph, size_t first, double* room, const int64_t* shifts, bool careful,
+                        double* lows, double* scales, int64_t& exponent) {
     const FlatSteps steps(graph, room, shifts);
     const Flat *const flats = graph.flats.data(), *const end = flats + graph.flats.size(), *step = flats + first;
     Wide least = load_wide(lows);
@@ -183,11 +195,12 @@ inline size_t send_flat(
 }
 
 // The shares, from step `last - 1` down; the last step that is none, plus 1.
-inline size_t hand_out_flat(
-    const Graph& graph, size_t last, double* room, const int64_t* shifts, const double* shares, const double* scales, double* const* receivers) {
+inline size_t hand_out_flat(const Graph& graph, size_t last, double* room, const int64_t* shifts, const double* shares,
+                            const double* scales, double* const* receivers) {
     const FlatSteps steps(graph, room, shifts);
     for (; last > 0 && graph.flats[last - 1].groups; --last)
-        steps.down(graph.flats[last - 1], shares + graph.flats[last - 1].message - graph.room, scales[last - 1], receivers);
+        steps.down(graph.flats[last - 1], shares + graph.flats[last - 1].message - graph.room, scales[last - 1],
+                   receivers);
     return last;
 }
 
@@ -221,7 +234,7 @@ template <class L> double exponentiate_by(const double* from, int64_t count, dou
         return high;
     }
     Vector lows[2] = {Vector{}, Vector{}};
-    const auto take = [&](Vector here, int which)  {
+    const auto take = [&](Vector here, int which) {
         const Vector below = here - high;
         const Vector there = below > nothing ? below : lows[which];
         lows[which] = there < lows[which] ? there : lows[which];
@@ -229,7 +242,8 @@ template <class L> double exponentiate_by(const double* from, int64_t count, dou
     };
     for (k = 0; k + 2 * lanes <= count; k += 2 * lanes)
         for (int which = 0; which < 2; ++which)
-            *reinterpret_cast<Vector*>(to + k + which * lanes) = take(*reinterpret_cast<const Vector*>(from + k + which * lanes), which);
+            *reinterpret_cast<Vector*>(to + k + which * lanes) =
+                take(*reinterpret_cast<const Vector*>(from + k + which * lanes), which);
     for (; k < count; k += lanes) {
         const int64_t live = std::min<int64_t>(lanes, count - k);
         Vector rest = nothing;
@@ -241,7 +255,8 @@ template <class L> double exponentiate_by(const double* from, int64_t count, dou
     return high;
 }
 
-// exp(entries - the largest of them); the largest (0 where all are -inf), and how far below it the smallest is that is not -inf.
+// exp(entries - the largest of them); the largest (0 where all are -inf), and how far below it the smallest is that is
+// not -inf.
 inline double exponentiate(const double* from, int64_t count, double* to, double& low) {
     return exponentiate_by<Lanes<double, WIDE_REGISTERS ? 64 : 32>>(from, count, to, low);
 }

@@ -20,7 +20,7 @@ namespace energyml {
 // What a call wants; null pointers for what it does not.
 struct Wanted {
     bool maximise;
-    bool products;  // whether sums may be taken in exp space
+    bool products;        // whether sums may be taken in exp space
     const int64_t* rows;  // the examples
     int64_t count;
     const double* const* tables;
@@ -40,7 +40,8 @@ struct Wanted {
     int64_t counted;  // the first step whose cell counts for the entropy
 };
 
-// Room for messages that a thread keeps from call to call: fresh pages cost more than the work on them.  Large ones are given back.
+// Room for messages that a thread keeps from call to call: fresh pages cost more than the work on them.  Large ones are
+// given back.
 class Workspace {
   public:
     ~Workspace() { std::free(data_); }
@@ -60,7 +61,8 @@ class Workspace {
     }
 
   private:
-    // Large room in large pages where the system has them: touching it for the first time is then hundreds of times cheaper.
+    // Large room in large pages where the system has them: touching it for the first time is then hundreds of times
+    // cheaper.
     static double* allocate(size_t bytes) {
 #ifdef __linux__
         constexpr size_t page = size_t{1} << 21;
@@ -80,15 +82,18 @@ class Workspace {
     size_t size_ = 0;
 };
 
-static void prepare_gradients(const Graph& graph, const Wanted& wanted, int64_t example, int thread, Tables& tables, double* workspace) {
+static void prepare_gradients(const Graph& graph, const Wanted& wanted, int64_t example, int thread, Tables& tables,
+                              double* workspace) {
     tables.shares = workspace + graph.room + graph.workspace + PADDING;
     for (int64_t k = 0; k < wanted.table_count; ++k)
-        tables.gradients.push_back(
-            wanted.gradients[k] ? wanted.gradients[k] + example * wanted.gradient_strides[k] + thread * wanted.thread_strides[k] : nullptr);
+        tables.gradients.push_back(wanted.gradients[k] ? wanted.gradients[k] + example * wanted.gradient_strides[k] +
+                                                             thread * wanted.thread_strides[k]
+                                                       : nullptr);
 }
 
 template <bool MAX>
-inline void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room, bool& shared) {
+inline void run(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room,
+                bool& shared) {
     const int64_t example = wanted.rows[number];
     Tables tables;
     tables.room = workspace;
@@ -123,10 +128,12 @@ inline void run(const Graph& graph, const Wanted& wanted, int64_t number, int th
     if (wanted.entropy) wanted.entropy[number] = entropy;
 }
 
-inline void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room, bool& shared) {
+inline void run_sum(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room,
+                    bool& shared) {
     run<false>(graph, wanted, number, thread, workspace, room, shared);
 }
-inline void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room, bool& shared) {
+inline void run_max(const Graph& graph, const Wanted& wanted, int64_t number, int thread, double* workspace, Room& room,
+                    bool& shared) {
     run<true>(graph, wanted, number, thread, workspace, room, shared);
 }
 
@@ -134,11 +141,14 @@ inline void run_max(const Graph& graph, const Wanted& wanted, int64_t number, in
 static bool eliminate_own(const Graph& graph, const Wanted& wanted, int thread, bool alone) {
     static thread_local Workspace messages;
     static thread_local Room room;
-    double* workspace = messages.reserve(static_cast<size_t>(graph.room + (graph.workspace + PADDING) * (wanted.weights ? 2 : 1)));
+    double* workspace =
+        messages.reserve(static_cast<size_t>(graph.room + (graph.workspace + PADDING) * (wanted.weights ? 2 : 1)));
     bool fine = workspace != nullptr;
     bool shared = false;  // whether exponentials of what all examples share are in the workspace
     const auto one = [&](int64_t number) {
-        if (fine) fine = memory_suffices([&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, room, shared); });
+        if (fine)
+            fine = memory_suffices(
+                [&] { (wanted.maximise ? run_max : run_sum)(graph, wanted, number, thread, workspace, room, shared); });
     };
     if (alone) {
         for (int64_t number = 0; number < wanted.count; ++number) one(number);
@@ -206,11 +216,12 @@ static Scopes read_scopes(Arguments& take) {
 
 static PyObject* described(const Compiled& made) {
     const auto* bytes = reinterpret_cast<const char*>(made.numbers.data());
-    return Py_BuildValue("y#Ldd", bytes, static_cast<Py_ssize_t>(made.numbers.size() * sizeof(int64_t)), static_cast<long long>(made.width),
-                         made.operations, made.entries);
+    return Py_BuildValue("y#Ldd", bytes, static_cast<Py_ssize_t>(made.numbers.size() * sizeof(int64_t)),
+                         static_cast<long long>(made.width), made.operations, made.entries);
 }
 
-// search_order(cells, factors, members, starts, sizes, marks, method, limit, ties, order) -> the width, or -1 when above the limit
+// search_order(cells, factors, members, starts, sizes, marks, method, limit, ties, order) -> the width, or -1 when
+// above the limit
 static PyObject* search_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, SCOPES + 4)) return nullptr;
     Arguments take{args};
@@ -225,8 +236,8 @@ static PyObject* search_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return unlocked(work) ? PyLong_FromLongLong(width) : nullptr;
 }
 
-// plan_order(cells, factors, members, starts, sizes, marks, method, limit, ties) -> as compile_order for the order that is found; None when it
-// is above the limit
+// plan_order(cells, factors, members, starts, sizes, marks, method, limit, ties) -> as compile_order for the order that
+// is found; None when it is above the limit
 static PyObject* plan_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, SCOPES + 3)) return nullptr;
     Arguments take{args};
@@ -239,7 +250,8 @@ static PyObject* plan_order(PyObject*, PyObject* const* args, Py_ssize_t n) {
         made.order.resize(static_cast<size_t>(graph.cells));
         found = search.run(graph, made.order.data()) >= 0;
         if (!found) return;
-        made.order.resize(static_cast<size_t>(std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); })));
+        made.order.resize(static_cast<size_t>(
+            std::count_if(graph.marks, graph.marks + graph.cells, [](uint8_t mark) { return !(mark & 1); })));
         compile_order(graph, made);
     };
     if (!unlocked(work)) return nullptr;
@@ -263,11 +275,12 @@ static PyObject* compile_program(PyObject*, PyObject* const* args, Py_ssize_t n)
 }
 
 static PyObject* as_bytes(const std::vector<int64_t>& numbers) {
-    return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(numbers.data()), static_cast<Py_ssize_t>(numbers.size() * sizeof(int64_t)));
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(numbers.data()),
+                                     static_cast<Py_ssize_t>(numbers.size() * sizeof(int64_t)));
 }
 
-// gather_factors(cells, places) -> members, starts, sources, elements as bytes; places: a tuple of arrays [elements, arity], or of pairs of
-// numbers for tables with one element for each cell from the first to before the second
+// gather_factors(cells, places) -> members, starts, sources, elements as bytes; places: a tuple of arrays [elements,
+// arity], or of pairs of numbers for tables with one element for each cell from the first to before the second
 static PyObject* gather_factors(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, 2)) return nullptr;
     const int64_t cells = PyLong_AsLongLong(args[0]);
@@ -287,11 +300,13 @@ static PyObject* gather_factors(PyObject*, PyObject* const* args, Py_ssize_t n) 
     }
     std::unique_ptr<Gathered> made;
     if (!unlocked([&] { made = std::make_unique<Gathered>(tables, cells); })) return nullptr;
-    return Py_BuildValue("NNNN", as_bytes(made->members), as_bytes(made->starts), as_bytes(made->sources), as_bytes(made->elements));
+    return Py_BuildValue("NNNN", as_bytes(made->members), as_bytes(made->starts), as_bytes(made->sources),
+                         as_bytes(made->elements));
 }
 
-// read_program(cells, factors, members, starts, sizes, marks, sources, elements, shapes, domains, arities, known, known_count, numbers) -> a
-// program that `eliminate` runs; shapes: of tables without their batch axis, None where there is no table
+// read_program(cells, factors, members, starts, sizes, marks, sources, elements, shapes, domains, arities, known,
+// known_count, numbers) -> a program that `eliminate` runs; shapes: of tables without their batch axis, None where
+// there is no table
 static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, SCOPES + 8)) return nullptr;
     Arguments take{args};
@@ -302,13 +317,15 @@ static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
     PyObject *shapes = *take.next++, *domains = *take.next++;
     const std::vector<int64_t> arities = numbers_of(*take.next++);
     for (size_t k = 0; k < arities.size(); ++k) {
-        PyObject *shape = PyTuple_GetItem(shapes, static_cast<Py_ssize_t>(k)), *domain = PyTuple_GetItem(domains, static_cast<Py_ssize_t>(k));
+        PyObject *shape = PyTuple_GetItem(shapes, static_cast<Py_ssize_t>(k)),
+                 *domain = PyTuple_GetItem(domains, static_cast<Py_ssize_t>(k));
         if (!shape || !domain) return nullptr;
         const bool given = shape != Py_None;
         const std::vector<int64_t> index = numbers_of(domain), sizes = given ? numbers_of(shape) : index;
         if (PyErr_Occurred()) return nullptr;
         if (given && sizes.size() != index.size() + static_cast<size_t>(arities[k]))
-            return PyErr_Format(PyExc_ValueError, "expected an axis for each index and each cell of table %zd", static_cast<Py_ssize_t>(k));
+            return PyErr_Format(PyExc_ValueError, "expected an axis for each index and each cell of table %zd",
+                                static_cast<Py_ssize_t>(k));
         layout.add(index, arities[k], given ? &sizes : nullptr);
     }
     layout.known = take.pointer<const int64_t>();
@@ -319,7 +336,8 @@ static PyObject* read_program(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return PyCapsule_New(program, PROGRAM, forget_program);
 }
 
-// eliminate(maximise, products, sums, counted, program, rows, count, tables, example_strides, table_count, labels, log_z, weights, gradients,
+// eliminate(maximise, products, sums, counted, program, rows, count, tables, example_strides, table_count, labels,
+// log_z, weights, gradients,
 //           gradient_strides, thread_strides, entropy, uniforms, drawn, draws, threads)
 static PyObject* eliminate(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, 21)) return nullptr;
@@ -356,7 +374,8 @@ static PyMethodDef methods[] = {
     {"search_order", FAST(search_order), METH_FASTCALL, "An elimination order."},
     {"plan_order", FAST(plan_order), METH_FASTCALL, "An elimination order's program, as compile_order gives it."},
     {"compile_order", FAST(compile_program), METH_FASTCALL, "The numbers of an order's program, and its costs."},
-    {"gather_factors", FAST(gather_factors), METH_FASTCALL, "The factors of a graph from the cells of its tables' elements."},
+    {"gather_factors", FAST(gather_factors), METH_FASTCALL,
+     "The factors of a graph from the cells of its tables' elements."},
     {"read_program", FAST(read_program), METH_FASTCALL, "A program from its numbers."},
     {"eliminate", FAST(eliminate), METH_FASTCALL, "Run an elimination program on a batch of examples."},
     {nullptr, nullptr, 0, nullptr}};

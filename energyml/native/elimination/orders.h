@@ -17,32 +17,38 @@ struct Scopes {
     const int64_t* starts;   // [factors + 1]
     const int64_t* sizes;    // [cells]
     const uint8_t* marks;    // [cells]
-    std::vector<int64_t> weights = {};  // [cells]: logarithms of the sizes as whole numbers, whose sums are exact; for searches
+    std::vector<int64_t> weights =
+        {};  // [cells]: logarithms of the sizes as whole numbers, whose sums are exact; for searches
 
     // As `clique_weights` in Python.
     void weigh() {
         weights.resize(static_cast<size_t>(cells));
         for (int64_t cell = 0; cell < cells; ++cell)
-            weights[cell] = cell && sizes[cell] == sizes[cell - 1]
-                                ? weights[cell - 1]
-                                : std::llrint(std::log2(static_cast<double>(std::max<int64_t>(1, sizes[cell]))) * 4294967296.0);
+            weights[cell] =
+                cell && sizes[cell] == sizes[cell - 1]
+                    ? weights[cell - 1]
+                    : std::llrint(std::log2(static_cast<double>(std::max<int64_t>(1, sizes[cell]))) * 4294967296.0);
     }
 
     bool known(int64_t cell) const { return marks[cell] & 1; }
     bool late(int64_t cell) const { return !(marks[cell] & 2); }
 };
 
-// What decides which cell is eliminated next, the smallest: whether it comes late and the edges it adds, the weight of its clique, its rank
-// among those alike and, in the last 32 bits, its number.
+// What decides which cell is eliminated next, the smallest: whether it comes late and the edges it adds, the weight of
+// its clique, its rank among those alike and, in the last 32 bits, its number.
 struct Key {
     uint64_t fill;
     int64_t weight;
     uint64_t rank;
 
     Key(bool late, int64_t edges, int64_t clique, uint64_t among, int64_t number)
-        : fill(static_cast<uint64_t>(edges) | uint64_t{late} << 63), weight(clique), rank(among << 32 | static_cast<uint64_t>(number)) {}
+        : fill(static_cast<uint64_t>(edges) | uint64_t{late} << 63),
+          weight(clique),
+          rank(among << 32 | static_cast<uint64_t>(number)) {}
     int64_t cell() const { return static_cast<int64_t>(rank & 0xffffffffu); }
-    bool operator==(const Key& other) const { return fill == other.fill && weight == other.weight && rank == other.rank; }
+    bool operator==(const Key& other) const {
+        return fill == other.fill && weight == other.weight && rank == other.rank;
+    }
     bool operator>(const Key& other) const {
         if (fill != other.fill) return fill > other.fill;
         return weight != other.weight ? weight > other.weight : rank > other.rank;
@@ -52,7 +58,9 @@ struct Key {
 // Cells by their keys, where keys change: a heap that knows where each cell stands in it.
 class Queue {
   public:
-    explicit Queue(int64_t cells) : place_(static_cast<size_t>(cells), ABSENT) { heap_.reserve(static_cast<size_t>(cells)); }
+    explicit Queue(int64_t cells) : place_(static_cast<size_t>(cells), ABSENT) {
+        heap_.reserve(static_cast<size_t>(cells));
+    }
     void put(const Key& key) {
         int64_t& place = place_[key.cell()];
         if (place == ABSENT) {
@@ -103,7 +111,8 @@ class Queue {
 // For each cell the cells it shares a factor with, in any order; known ones are nobody's neighbours.
 class Lists {
   public:
-    explicit Lists(const Scopes& graph) : around_(static_cast<size_t>(graph.cells)), seen_(static_cast<size_t>(graph.cells), 0) {
+    explicit Lists(const Scopes& graph)
+        : around_(static_cast<size_t>(graph.cells)), seen_(static_cast<size_t>(graph.cells), 0) {
         for (int64_t f = 0; f < graph.factors; ++f)
             for (int64_t a = graph.starts[f]; graph.starts[f + 1] - graph.starts[f] > 1 && a < graph.starts[f + 1]; ++a)
                 for (int64_t b = graph.starts[f]; b < graph.starts[f + 1]; ++b) {
@@ -145,12 +154,15 @@ class Lists {
     int64_t marks_ = 0;
 };
 
-// The greedy order of the smallest cliques.  Each search returns the width: the most cells that a message has; -1 where that is above a limit.
+// The greedy order of the smallest cliques.  Each search returns the width: the most cells that a message has; -1 where
+// that is above a limit.
 static int64_t min_weight(const Scopes& graph, double limit, int64_t, int64_t* order) {
     Lists lists(graph);
     Queue queue(graph.cells);
     std::vector<int64_t> weight(graph.weights);
-    const auto put = [&](int64_t cell) { queue.put(Key{graph.late(cell), 0, weight[cell], static_cast<uint64_t>(cell), cell}); };
+    const auto put = [&](int64_t cell) {
+        queue.put(Key{graph.late(cell), 0, weight[cell], static_cast<uint64_t>(cell), cell});
+    };
     for (int64_t cell = 0; cell < graph.cells; ++cell) {
         if (graph.known(cell)) continue;
         for (int64_t one : lists.around(cell)) weight[cell] += graph.weights[one];
@@ -190,8 +202,14 @@ static int64_t natural(const Scopes& graph, double limit, int64_t, int64_t* orde
 class MinFill {
   public:
     MinFill(const Scopes& graph, int64_t ties)
-        : graph_(graph), ties_(static_cast<uint64_t>(ties)), words_((graph.cells + 63) / 64), bits_(static_cast<size_t>(graph.cells * words_), 0), touched_(static_cast<size_t>(words_)),
-          clique_(touched_), fresh_(touched_), keys_(static_cast<size_t>(graph.cells), Key{false, 0, 0, 0, 0}) {
+        : graph_(graph),
+          ties_(static_cast<uint64_t>(ties)),
+          words_((graph.cells + 63) / 64),
+          bits_(static_cast<size_t>(graph.cells * words_), 0),
+          touched_(static_cast<size_t>(words_)),
+          clique_(touched_),
+          fresh_(touched_),
+          keys_(static_cast<size_t>(graph.cells), Key{false, 0, 0, 0, 0}) {
         for (int64_t f = 0; f < graph.factors; ++f)
             for (int64_t a = graph.starts[f]; a < graph.starts[f + 1]; ++a)
                 for (int64_t b = graph.starts[f]; b < graph.starts[f + 1]; ++b) {
@@ -210,7 +228,7 @@ class MinFill {
             if (static_cast<double>(width) > limit) return -1;
             *order++ = cell;
             join(cell);
-            each(touched_.data(), [&](int64_t one)  { queue.put(keys_[one]); });
+            each(touched_.data(), [&](int64_t one) { queue.put(keys_[one]); });
         }
         return width;
     }
@@ -233,7 +251,7 @@ class MinFill {
     inline Key key(int64_t cell) {
         const uint64_t* own = around(cell);
         int64_t count = 0, joined = 0, weight = graph_.weights[cell];
-        each(own, [&](int64_t other)  {
+        each(own, [&](int64_t other) {
             const uint64_t* theirs = around(other);
             ++count;
             weight += graph_.weights[other];
@@ -244,14 +262,15 @@ class MinFill {
 
     // As `tie_rank` in Python.
     uint64_t rank(int64_t cell) const {
-        return ties_ ? (static_cast<uint64_t>(cell) + 1) * 2654435761u * (2 * ties_ - 1) & 0xffffffffu : static_cast<uint64_t>(cell);
+        return ties_ ? (static_cast<uint64_t>(cell) + 1) * 2654435761u * (2 * ties_ - 1) & 0xffffffffu
+                     : static_cast<uint64_t>(cell);
     }
 
     // Connect the neighbours of a cell and keep all keys; the cells whose key may have changed are touched.
     inline void join(int64_t cell) {
         std::copy(around(cell), around(cell) + words_, clique_.begin());
         touched_ = clique_;
-        each(clique_.data(), [&](int64_t one)  {
+        each(clique_.data(), [&](int64_t one) {
             // With the cell go the gaps between it and the neighbours that it does not see.
             uint64_t* own = around(one);
             own[cell / 64] &= ~bit(cell);
@@ -260,16 +279,16 @@ class MinFill {
             keys_[one].fill -= static_cast<uint64_t>(unseen);
             keys_[one].weight -= graph_.weights[cell];
         });
-        each(clique_.data(), [&](int64_t one)  {
+        each(clique_.data(), [&](int64_t one) {
             const uint64_t* own = around(one);
             for (int64_t w = 0; w < words_; ++w) fresh_[w] = clique_[w] & ~own[w];
             fresh_[one / 64] &= ~bit(one);
-            each(fresh_.data(), [&](int64_t other)  { connect(one, other); });
+            each(fresh_.data(), [&](int64_t other) { connect(one, other); });
         });
     }
 
-    // A new edge fills a gap for each cell that sees both of its ends, and each end has gaps to the neighbours of the other that it does not
-    // see.
+    // A new edge fills a gap for each cell that sees both of its ends, and each end has gaps to the neighbours of the
+    // other that it does not see.
     inline void connect(int64_t one, int64_t other) {
         uint64_t *own = around(one), *theirs = around(other);
         int64_t own_gaps = 0, their_gaps = 0;

@@ -1,11 +1,12 @@
 // Elimination in exp space: sums of products, at the speed of memory.
 //
-// Tables are taken relative to their largest entry.  Products may underflow, as long as it does not matter: messages are looked at when they
-// are made.  Tables have entries of at most 1 and messages of at most 2^LARGE_BITS, in a step 2^MOST_BITS together (see programs.h), so that
-// what gets lost in a sum is below 2^-950; an entry of at least 2^-FLOOR_BITS is right to the last digit.  One that is 0 is so because tables
-// have zeros, or because all underflowed: it counts where the smallest entries of all inputs, multiplied, would not underflow.  Where an entry
-// is too small, or table entries are too far from the largest, the example is tried again with care: factors relative to their own largest
-// entries, every message normalised.  Where that does not do, it is left to log space (eliminate.h).
+// Tables are taken relative to their largest entry.  Products may underflow, as long as it does not matter: messages
+// are looked at when they are made.  Tables have entries of at most 1 and messages of at most 2^LARGE_BITS, in a step
+// 2^MOST_BITS together (see programs.h), so that what gets lost in a sum is below 2^-950; an entry of at least
+// 2^-FLOOR_BITS is right to the last digit.  One that is 0 is so because tables have zeros, or because all underflowed:
+// it counts where the smallest entries of all inputs, multiplied, would not underflow.  Where an entry is too small, or
+// table entries are too far from the largest, the example is tried again with care: factors relative to their own
+// largest entries, every message normalised.  Where that does not do, it is left to log space (eliminate.h).
 #pragma once
 
 #include "flat.h"
@@ -13,13 +14,14 @@
 
 namespace energyml {
 
-constexpr double REACH = 600;       // the log of how far entries of a table may be from the largest: e^-600 is above 2^-FLOOR_BITS
+constexpr double REACH =
+    600;  // the log of how far entries of a table may be from the largest: e^-600 is above 2^-FLOOR_BITS
 constexpr int64_t FLOOR_BITS = 900, LEAST_BITS = 1000;
 
 class ProductPass;
 
-// Steps that are visited in blocks: `ProductPass::add_up` and `ProductPass::blocks_down` as functions of their own, so that what they need
-// stays in registers.
+// Steps that are visited in blocks: `ProductPass::add_up` and `ProductPass::blocks_down` as functions of their own, so
+// that what they need stays in registers.
 inline void send_blocks(ProductPass& pass, const Elimination& step, double* out, Extremes& found);
 inline void hand_out_blocks(ProductPass& pass, const Elimination& step, double scale);
 
@@ -56,7 +58,8 @@ class ProductPass {
         room_.receivers.back() = tables_.shares - graph_.room;
         const int64_t* shifts = room_.shifts.data();
         for (size_t k = graph_.steps.size();;) {
-            k = hand_out_flat(graph_, k, tables_.room, shifts, tables_.shares, room_.scale.data(), room_.receivers.data());
+            k = hand_out_flat(graph_, k, tables_.room, shifts, tables_.shares, room_.scale.data(),
+                              room_.receivers.data());
             if (k-- == 0) return;
             hand_out_blocks(*this, graph_.steps[k], room_.scale[k]);
         }
@@ -67,7 +70,7 @@ class ProductPass {
         open(step, false);
         Odometer odometer(step, room_);
         int64_t entry = 0;
-        const auto add_block = [&](auto& watched)  {
+        const auto add_block = [&](auto& watched) {
             lay_out(step);
             const int64_t count = static_cast<int64_t>(room_.lanewise.size());
             add_rows(room_.lanewise.data(), count, room_.block.data(), step.rows, step.lanes, out + entry, watched);
@@ -106,7 +109,8 @@ class ProductPass {
         if (static_cast<int64_t>(room.size()) < count) room.resize(static_cast<size_t>(count));
     }
 
-    // exp(table - its largest entry) of all tables; adds what the factors lost to the total.  False where entries are too far apart.
+    // exp(table - its largest entry) of all tables; adds what the factors lost to the total.  False where entries are
+    // too far apart.
     inline bool exponentiate_all(double& total) {
         grow(room_.highs, static_cast<int64_t>(graph_.sources.size()));
         grow(room_.lows, static_cast<int64_t>(graph_.sources.size()));
@@ -117,7 +121,8 @@ class ProductPass {
                 std::fill(to, to + source.entries, 1.0);
                 continue;
             }
-            if (!shared_ || example_strides_[k]) room_.highs[k] = exponentiate(tables_.values[k], source.entries, to, room_.lows[k]);
+            if (!shared_ || example_strides_[k])
+                room_.highs[k] = exponentiate(tables_.values[k], source.entries, to, room_.lows[k]);
             if (!reached(room_.lows[k])) return false;
             if (source.uses) total += room_.highs[k] * static_cast<double>(source.uses);
         }
@@ -127,10 +132,11 @@ class ProductPass {
 
     // The same for one factor after another.
     inline bool exponentiate_each(double& total) {
-        const auto each = [&](const Input& input)  {
+        const auto each = [&](const Input& input) {
             if (input.source < 0 || !tables_.values[input.source]) return true;
             double low;
-            total += exponentiate(tables_.values[input.source] + input.offset, input.size, tables_.room + input.block, low);
+            total +=
+                exponentiate(tables_.values[input.source] + input.offset, input.size, tables_.room + input.block, low);
             return reached(low);
         };
         for (const Elimination& step : graph_.steps)
@@ -177,7 +183,8 @@ class ProductPass {
         return true;
     }
 
-    // One message that is visited in blocks, normalised where it has to be or whoever reads it can; the exponent of what it is divided by.
+    // One message that is visited in blocks, normalised where it has to be or whoever reads it can; the exponent of
+    // what it is divided by.
     template <bool CAREFUL> inline int64_t send(size_t k, double* lows) {
         const Elimination& step = graph_.steps[k];
         Extremes found;
@@ -195,13 +202,15 @@ class ProductPass {
         return by;
     }
 
-    // Whether the zeros of all messages are those of tables: no product of other entries underflows, as the smallest ones do not.
+    // Whether the zeros of all messages are those of tables: no product of other entries underflows, as the smallest
+    // ones do not.
     bool zeros_count(int64_t bits) const {
         if (graph_.most_inputs * std::min(bits, low_bits_) > -LEAST_BITS) return true;
         for (size_t k = 0; k < graph_.steps.size(); ++k) {
             const double* out = tables_.messages + graph_.steps[k].message;
-            const bool zeros = graph_.flats[k].groups ? std::find(out, out + graph_.steps[k].entries, 0.0) != out + graph_.steps[k].entries
-                                                      : room_.found[k].zeros;
+            const bool zeros = graph_.flats[k].groups
+                                   ? std::find(out, out + graph_.steps[k].entries, 0.0) != out + graph_.steps[k].entries
+                                   : room_.found[k].zeros;
             if (zeros && !(product_bits(graph_.steps[k]) > -LEAST_BITS)) return false;
         }
         return true;
@@ -226,8 +235,8 @@ class ProductPass {
         return bits;
     }
 
-    // The tables of a step.  Scattered lanes are laid side by side: where a table does not mention all outer cells, once for all blocks that
-    // share them.  On the way back the shares of such a table are gathered in the same way.
+    // The tables of a step.  Scattered lanes are laid side by side: where a table does not mention all outer cells,
+    // once for all blocks that share them.  On the way back the shares of such a table are gathered in the same way.
     inline void open(const Elimination& step, bool back) {
         const int64_t block = step.rows * step.lanes;
         room_.parts.clear();
@@ -237,7 +246,8 @@ class ProductPass {
         factor_ = 1;
         for (const Input& input : step.inputs)
             if (input.source < 0) factor_ *= room_.pending[-1 - input.source];
-        for (const Input& input : step.inputs) needed += input.kind == SCATTERED ? std::max<int64_t>(1, input.spread_count) * block : 0;
+        for (const Input& input : step.inputs)
+            needed += input.kind == SCATTERED ? std::max<int64_t>(1, input.spread_count) * block : 0;
         grow(room_.spread, back ? 2 * needed : needed);
         grow(room_.block, step.rows);
         double* free = room_.spread.data();
@@ -253,7 +263,7 @@ class ProductPass {
                 part.strides = input.spread;
                 if (value) {
                     part.value = free;
-                    each_spread(step, input, [&](int64_t place)  {
+                    each_spread(step, input, [&](int64_t place) {
                         spread(step, input, value + place, free);
                         free += block;
                     });
@@ -296,7 +306,8 @@ class ProductPass {
     inline void multiply_common(const Elimination& step, const Input& input, const double* value) {
         if (room_.common.empty()) room_.common.assign(static_cast<size_t>(step.rows * step.lanes), 1.0);
         for (int64_t j = 0; j < step.rows; ++j)
-            for (int64_t l = 0; l < step.lanes; ++l) room_.common[j * step.lanes + l] *= value[j * input.row + input.places[l]];
+            for (int64_t l = 0; l < step.lanes; ++l)
+                room_.common[j * step.lanes + l] *= value[j * input.row + input.places[l]];
     }
 
     // The lanes [rows, lanes] of one block, side by side.
@@ -366,7 +377,8 @@ class ProductPass {
     inline void hand_out(const Elimination& step) {
         const int64_t lanes = step.lanes, block = step.rows * lanes;
         double* there = free_;
-        for (const Part& part : room_.parts) there += part.input->kind == SCATTERED && !part.input->spread_count && part.value ? block : 0;
+        for (const Part& part : room_.parts)
+            there += part.input->kind == SCATTERED && !part.input->spread_count && part.value ? block : 0;
         room_.receiving.clear();
         if (!room_.common_shares.empty()) room_.receiving.push_back({room_.common_shares.data(), lanes});
         double* next = there;
@@ -406,8 +418,10 @@ class ProductPass {
         int64_t l = 0;
         for (; l + 8 <= lanes; l += 8) {
             Wide share = constant * *reinterpret_cast<const Wide*>(ratio + l);
-            for (const Lanewise* one = tables; one != tables_end; ++one) share *= *reinterpret_cast<const Wide*>(one->from + j * one->row + l);
-            for (const Receiving* one = gradients; one != gradients_end; ++one) *reinterpret_cast<Wide*>(one->to + j * one->row + l) += share;
+            for (const Lanewise* one = tables; one != tables_end; ++one)
+                share *= *reinterpret_cast<const Wide*>(one->from + j * one->row + l);
+            for (const Receiving* one = gradients; one != gradients_end; ++one)
+                *reinterpret_cast<Wide*>(one->to + j * one->row + l) += share;
             sums += share;
         }
         double whole = 0;
@@ -432,7 +446,7 @@ class ProductPass {
                 gather(step, input, room_.common_shares.data(), gradient);
             } else if (input.kind == SCATTERED && input.spread_count) {
                 const double* from = part.gradient;  // at the first block again: the odometer has gone round
-                each_spread(step, input, [&](int64_t place)  {
+                each_spread(step, input, [&](int64_t place) {
                     gather(step, input, from, gradient + place);
                     from += block;
                 });
@@ -445,8 +459,8 @@ class ProductPass {
     Room& room_;
     const int64_t* example_strides_;
     bool& shared_;
-    int64_t low_bits_ = 0;  // the exponents of all table entries are at least this
-    double factor_ = 1;      // what messages of the step at hand have to be multiplied with
+    int64_t low_bits_ = 0;    // the exponents of all table entries are at least this
+    double factor_ = 1;       // what messages of the step at hand have to be multiplied with
     double* free_ = nullptr;  // room behind the lanes that were laid side by side for all blocks
 };
 

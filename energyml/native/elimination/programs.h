@@ -1,7 +1,8 @@
-// Elimination programs: the twin of `compile_order` in energyml/plan/elimination.py, and programs as the kernels run them.
+// Elimination programs: the twin of `compile_order` in energyml/plan/elimination.py, and programs as the kernels run
+// them.
 //
-// Between the two a program is a list of numbers: how many steps and loose tables there are; for each step its cell, how many cells its
-// message has, these, how many tables it adds up, these; then the loose tables.
+// Between the two a program is a list of numbers: how many steps and loose tables there are; for each step its cell,
+// how many cells its message has, these, how many tables it adds up, these; then the loose tables.
 #pragma once
 
 #include "blocks.h"
@@ -60,7 +61,8 @@ static void compile_order(const Scopes& graph, Compiled& made) {
     Buckets buckets(steps + 1, graph.factors + steps);  // the last one is for loose tables
     for (int64_t f = 0; f < graph.factors; ++f) {
         int64_t first = steps;
-        for (int64_t m = graph.starts[f]; m < graph.starts[f + 1]; ++m) first = std::min(first, place[graph.members[m]]);
+        for (int64_t m = graph.starts[f]; m < graph.starts[f + 1]; ++m)
+            first = std::min(first, place[graph.members[m]]);
         buckets.put(first, f);
     }
     std::vector<int64_t> messages, starts{0}, kept;  // the places of the cells of messages, one message after another
@@ -79,7 +81,8 @@ static void compile_order(const Scopes& graph, Compiled& made) {
             if (table < graph.factors)
                 for (int64_t m = graph.starts[table]; m < graph.starts[table + 1]; ++m) keep(place[graph.members[m]]);
             else
-                for (int64_t m = starts[table - graph.factors]; m < starts[table - graph.factors + 1]; ++m) keep(messages[m]);
+                for (int64_t m = starts[table - graph.factors]; m < starts[table - graph.factors + 1]; ++m)
+                    keep(messages[m]);
         });
         std::sort(kept.begin(), kept.end());
         const int64_t onward = kept.empty() ? steps : kept[0];
@@ -87,7 +90,8 @@ static void compile_order(const Scopes& graph, Compiled& made) {
         const int64_t same = kept.empty() ? Buckets::NONE : buckets.take(onward, [&](int64_t table) {
             if (table < graph.factors) return false;
             const int64_t start = starts[table - graph.factors], end = starts[table - graph.factors + 1];
-            return end - start == static_cast<int64_t>(kept.size()) && std::equal(kept.begin(), kept.end(), messages.begin() + start);
+            return end - start == static_cast<int64_t>(kept.size()) &&
+                   std::equal(kept.begin(), kept.end(), messages.begin() + start);
         });
         if (same != Buckets::NONE) buckets.put(k, same);
         buckets.put(onward, graph.factors + k);
@@ -118,7 +122,8 @@ struct Places {
     int64_t count, arity, first;
 };
 
-// The factors of a graph: the elements of its tables, one table after another, but for those with a cell that there is not.
+// The factors of a graph: the elements of its tables, one table after another, but for those with a cell that there is
+// not.
 struct Gathered {
     std::vector<int64_t> members, starts, sources, elements;  // as in `Scopes` and `Layout`
 
@@ -161,13 +166,13 @@ struct Gathered {
 
 // Where the factors stand in their tables.
 struct Layout {
-    const int64_t* sources;   // [factors]: which table
-    const int64_t* elements;  // [factors]: which element of its index set
-    std::vector<int64_t> tables;  // for each table: its entries for one example (0 where there is none), how many cells its factors have, the
-                                  // strides of these, how many axes its index set has, these with sizes and strides; strides of a cell that
-                                  // stands in a scope twice are added up
-    int64_t count = 0;        // tables
-    const int64_t* known;     // [known_count]: the known cells, in the order of their labels
+    const int64_t* sources;       // [factors]: which table
+    const int64_t* elements;      // [factors]: which element of its index set
+    std::vector<int64_t> tables;  // for each table: its entries for one example (0 where there is none), how many cells
+                                  // its factors have, the strides of these, how many axes its index set has, these with
+                                  // sizes and strides; strides of a cell that stands in a scope twice are added up
+    int64_t count = 0;     // tables
+    const int64_t* known;  // [known_count]: the known cells, in the order of their labels
     int64_t known_count;
 
     // One more table: the sizes of its index set, and where there is one its shape without the batch axis.
@@ -190,7 +195,10 @@ struct Layout {
 class Assembly {
   public:
     Assembly(const Scopes& scopes, const Layout& layout)
-        : scopes_(scopes), layout_(layout), ranks_(static_cast<size_t>(scopes.cells), -1), stride_(static_cast<size_t>(scopes.cells), 0) {
+        : scopes_(scopes),
+          layout_(layout),
+          ranks_(static_cast<size_t>(scopes.cells), -1),
+          stride_(static_cast<size_t>(scopes.cells), 0) {
         for (int64_t rank = 0; rank < layout.known_count; ++rank) ranks_[layout.known[rank]] = rank;
         const int64_t* next = layout.tables.data();
         for (int64_t k = 0; k < layout.count; ++k) {
@@ -305,11 +313,13 @@ class Assembly {
 
     // Which cells of the message make the lanes of blocks: the last ones.
     static void divide(Elimination& step) {
-        step.small = step.rows * step.entries <= SMALL && step.inputs.count <= MOST_INPUTS && step.kept.count <= MOST_KEPT;
+        step.small =
+            step.rows * step.entries <= SMALL && step.inputs.count <= MOST_INPUTS && step.kept.count <= MOST_KEPT;
         step.inner = step.kept.count;
         step.lanes = 1;
         while (step.inner > 0 && step.lanes < 64) step.lanes *= step.sizes[--step.inner];
-        while (step.inner > 0 && step.lanes * step.sizes[step.inner - 1] * step.rows <= BLOCK) step.lanes *= step.sizes[--step.inner];
+        while (step.inner > 0 && step.lanes * step.sizes[step.inner - 1] * step.rows <= BLOCK)
+            step.lanes *= step.sizes[--step.inner];
         step.chunk = std::max<int64_t>(8, std::min(step.lanes, BLOCK / std::max<int64_t>(1, step.rows)));
         step.chunk = std::min(step.chunk, step.lanes);
         step.stride = round_up(step.chunk, 8);
@@ -320,8 +330,10 @@ class Assembly {
         graph_.flats.emplace_back();
         const bool paired = step.entries <= 4 && step.rows % 2 == 0;
         const int64_t groups = (step.entries + 7) / 8, chunks = paired ? step.rows / 2 : step.rows;
-        if (groups * chunks > MOST_CHUNKS || step.inputs.count > MOST_INPUTS || graph_.sources.size() >= UINT16_MAX) return false;
-        if (graph_.room + graph_.workspace > INT32_MAX || graph_.shifted.size() + MOST_INPUTS > UINT16_MAX) return false;
+        if (groups * chunks > MOST_CHUNKS || step.inputs.count > MOST_INPUTS || graph_.sources.size() >= UINT16_MAX)
+            return false;
+        if (graph_.room + graph_.workspace > INT32_MAX || graph_.shifted.size() + MOST_INPUTS > UINT16_MAX)
+            return false;
         const size_t first = graph_.pieces.size();
         int64_t inputs = 0;
         for (const Input& input : step.inputs) inputs += given(input);
@@ -342,9 +354,11 @@ class Assembly {
                 for (int64_t chunk = 0; chunk < chunks; ++chunk, piece += inputs) {
                     int64_t own[8];
                     if (paired)
-                        for (int64_t lane = 0; lane < 8; ++lane) own[lane] = (2 * chunk + lane / 4) * input.row + spots_[lane % 4];
+                        for (int64_t lane = 0; lane < 8; ++lane)
+                            own[lane] = (2 * chunk + lane / 4) * input.row + spots_[lane % 4];
                     else
-                        for (int64_t lane = 0; lane < 8; ++lane) own[lane] = chunk * input.row + spots_[8 * group + lane];
+                        for (int64_t lane = 0; lane < 8; ++lane)
+                            own[lane] = chunk * input.row + spots_[8 * group + lane];
                     int64_t least = own[0], most = own[0];
                     for (int64_t lane = 1; lane < 8; ++lane) {
                         least = std::min(least, own[lane]);
@@ -354,7 +368,8 @@ class Assembly {
                     piece->from = static_cast<int32_t>(input.block + least);
                     piece->source = source;
                     piece->known = known;
-                    for (int64_t lane = 0; lane < 8; ++lane) piece->places[lane] = static_cast<uint8_t>(own[lane] - least);
+                    for (int64_t lane = 0; lane < 8; ++lane)
+                        piece->places[lane] = static_cast<uint8_t>(own[lane] - least);
                 }
         }
         if (furthest > UINT8_MAX) {
@@ -376,8 +391,8 @@ class Assembly {
     // Whether a table is there at all.
     bool given(const Input& input) const { return input.source < 0 || graph_.sources[input.source].entries > 0; }
 
-    // Where the entries of a message stand in a table, filled up to a whole chunk: lanes behind the last entry repeat the first one of their
-    // chunk, so that what is found about all lanes holds for entries.
+    // Where the entries of a message stand in a table, filled up to a whole chunk: lanes behind the last entry repeat
+    // the first one of their chunk, so that what is found about all lanes holds for entries.
     void spots(const Elimination& step, const Input& input) {
         spots_[0] = 0;
         int64_t known = 1;
@@ -387,8 +402,9 @@ class Assembly {
         for (int64_t e = known; e % 8; ++e) spots_[e] = spots_[known & ~int64_t{7}];
     }
 
-    // How large the entries of messages can get in exp space, where those of tables are at most 1: where products could leave the bounds
-    // that products.h needs, or too many factors are multiplied for them to stay far from 0, messages are normalised.
+    // How large the entries of messages can get in exp space, where those of tables are at most 1: where products could
+    // leave the bounds that products.h needs, or too many factors are multiplied for them to stay far from 0, messages
+    // are normalised.
     void bound(Elimination& step, bool flat) {
         double bits = 0;
         int64_t factors = 0, blocks = 0;
@@ -410,7 +426,8 @@ class Assembly {
                 continue;
             }
             sender.allowed = each;
-            sender.deferred = sender.entries > 8 * MOST_CHUNKS ? MOST_DEFERRED / blocks : 0;  // only blocks read so many entries
+            sender.deferred =
+                sender.entries > 8 * MOST_CHUNKS ? MOST_DEFERRED / blocks : 0;  // only blocks read so many entries
         }
         step.allowed = step.deferred = 0;
         bits += static_cast<double>(each * blocks) + std::log2(static_cast<double>(step.rows));
@@ -419,8 +436,8 @@ class Assembly {
         factors_.push_back(step.normalised || !flat ? 0 : factors);
     }
 
-    // What the lanes need of a table, and where they stand in it: those of the last cell, then copies of them for each label of the cell
-    // before.
+    // What the lanes need of a table, and where they stand in it: those of the last cell, then copies of them for each
+    // label of the cell before.
     void place(const Elimination& step, Input& input) {
         bool outer = false, inner = false, straight = true;
         for (int64_t k = 0; k < step.inner; ++k) outer |= input.strides[k] != 0;
@@ -436,7 +453,8 @@ class Assembly {
         int64_t known = 1;
         for (int64_t k = step.kept.count; k-- > step.inner; known *= step.sizes[k])
             for (int64_t label = 1; label < step.sizes[k]; ++label)
-                for (int64_t l = 0; l < known; ++l) found[label * known + l] = found[l] + static_cast<int32_t>(label * input.strides[k]);
+                for (int64_t l = 0; l < known; ++l)
+                    found[label * known + l] = found[l] + static_cast<int32_t>(label * input.strides[k]);
         input.places = found;
         input.repeats = input.strides[step.kept.count - 1] == 0;
         input.run = 1;
@@ -462,10 +480,10 @@ class Assembly {
     const Scopes& scopes_;
     const Layout& layout_;
     std::vector<const int64_t*> tables_;  // where the layout of each begins
-    std::vector<int64_t> ranks_;   // [cells]: the number of a known cell among them, -1 for others
-    std::vector<int64_t> stride_;  // of the cells of the table at hand; 0 for all others
-    int64_t spots_[8 * MOST_CHUNKS];  // where the entries of a message stand in the table at hand
-    std::vector<double> bits_;     // [steps]: powers of two that the entries of messages stay below, where they are pieces
+    std::vector<int64_t> ranks_;          // [cells]: the number of a known cell among them, -1 for others
+    std::vector<int64_t> stride_;         // of the cells of the table at hand; 0 for all others
+    int64_t spots_[8 * MOST_CHUNKS];      // where the entries of a message stand in the table at hand
+    std::vector<double> bits_;  // [steps]: powers of two that the entries of messages stay below, where they are pieces
     std::vector<int64_t> factors_;  // [steps]: how many are in a message since the last one that was normalised
     Graph graph_;
 };

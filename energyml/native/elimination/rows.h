@@ -10,8 +10,9 @@ struct Extremes {
     double high = 0, low = 1, least = 1;
 };
 
-// The same in lanes: of 64 bytes where there are such vectors; elsewhere comparisons of them would be made one by one.  Comparing takes as long
-// as adding up, so that entries that are not 0 are told from others only where there are some, and LOWS is set.
+// The same in lanes: of 64 bytes where there are such vectors; elsewhere comparisons of them would be made one by one.
+// Comparing takes as long as adding up, so that entries that are not 0 are told from others only where there are some,
+// and LOWS is set.
 template <class L, bool LOWS = false> struct Watched {
     typedef typename L::V Vector;
     Vector highs = Vector{}, lows = 1.0 - Vector{}, least = 1.0 - Vector{};
@@ -31,7 +32,8 @@ template <class L, bool LOWS = false> struct Watched {
         Watched<L, true> found{highs, 1.0 - Vector{}, least};
         double rest = 1;
         int64_t k = 0;
-        for (; k + L::count <= entries; k += L::count) found.lows = smaller_of(*reinterpret_cast<const Vector*>(message + k), found.lows);
+        for (; k + L::count <= entries; k += L::count)
+            found.lows = smaller_of(*reinterpret_cast<const Vector*>(message + k), found.lows);
         for (; k < entries; ++k) rest = message[k] > 0 ? std::min(rest, message[k]) : rest;
         found.lows[0] = std::min(found.lows[0], rest);
         return found;
@@ -39,19 +41,21 @@ template <class L, bool LOWS = false> struct Watched {
     inline Extremes found() const {
         Extremes all;
         for (int i = 0; i < L::count; ++i)
-            all = {std::max(all.high, highs[i]), std::min(all.low, LOWS ? lows[i] : least[i]), std::min(all.least, least[i])};
+            all = {std::max(all.high, highs[i]), std::min(all.low, LOWS ? lows[i] : least[i]),
+                   std::min(all.least, least[i])};
         return all;
     }
 };
 
 // COUNT tables and ROWS rows where the compiler is to know them; -1 and 0 else.
 template <int COUNT, int ROWS_, class L, bool LOWS>
-inline void add_rows_of(
-    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Watched<L, LOWS>& watched) {
+inline void add_rows_of(const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width,
+                        double* out, Watched<L, LOWS>& watched) {
     typedef typename L::V Vector;
     constexpr int64_t lanes = L::count;
     const int64_t tables_count = COUNT < 0 ? count : COUNT, row_count = ROWS_ ? ROWS_ : rows;
-    Watched<L, LOWS> own = watched;  // in registers, as what is known of the tables: writing the message might change these in memory
+    Watched<L, LOWS> own =
+        watched;  // in registers, as what is known of the tables: writing the message might change these in memory
     Lanewise near[COUNT < 0 ? 1 : COUNT];
     double factors[ROWS_ ? ROWS_ : 1];
     for (int k = 0; k < COUNT; ++k) near[k] = tables[k];
@@ -63,7 +67,8 @@ inline void add_rows_of(
         Vector sums = Vector{};
         for (int64_t j = 0; j < row_count; ++j) {
             Vector product = factor[j] - Vector{};
-            for (int64_t k = 0; k < tables_count; ++k) product *= *reinterpret_cast<const Vector*>(from[k].from + j * from[k].row + l);
+            for (int64_t k = 0; k < tables_count; ++k)
+                product *= *reinterpret_cast<const Vector*>(from[k].from + j * from[k].row + l);
             sums += product;
         }
         own.see(sums);
@@ -87,8 +92,8 @@ inline void add_rows_of(
 
 // The rows of a block, added up.
 template <class L, bool LOWS>
-inline void add_rows(
-    const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width, double* out, Watched<L, LOWS>& watched) {
+inline void add_rows(const Lanewise* tables, int64_t count, const double* constant, int64_t rows, int64_t width,
+                     double* out, Watched<L, LOWS>& watched) {
     if (rows == 2 && count == 1)
         add_rows_of<1, 2>(tables, count, constant, rows, width, out, watched);
     else if (rows == 2 && count == 2)

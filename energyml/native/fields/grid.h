@@ -1,6 +1,7 @@
 // The matrix of a field on a grid, never stored: a diagonal plus a Laplacian with signed weights,
 //     (Q x)_i = diag_i x_i + sum over edges (i, j) of w_ij (x_i - x_j).
-// Differences are weighted, not cells: what is smooth keeps its small curvature, where (diag_i + sum w) x_i - sum w x_j rounds it away.
+// Differences are weighted, not cells: what is smooth keeps its small curvature, where (diag_i + sum w) x_i - sum w x_j
+// rounds it away.
 #pragma once
 
 #include <vector>
@@ -19,9 +20,10 @@ template <class A, class T> INLINE V<A> widened(const T* p) {
 }
 
 constexpr int64_t MOST_DIRECTIONS = 64;
-constexpr int64_t PIECE = 1024;     // cells of whole rows that are worked on together: what they need fits the nearest cache
-constexpr int64_t LONG_ROW = 4096;  // longer rows are cut into parts
-constexpr int64_t RUN = 8;          // vectors between two calls of a sink's `settle`
+constexpr int64_t PIECE =
+    1024;  // cells of whole rows that are worked on together: what they need fits the nearest cache
+constexpr int64_t LONG_ROW = 4096;   // longer rows are cut into parts
+constexpr int64_t RUN = 8;           // vectors between two calls of a sink's `settle`
 constexpr int64_t FLAT_WIDTH = 512;  // grids of rows no longer than this are solved with flat weights
 
 // Edges from each cell to the one at an offset; their weights are in one of the weight arrays.
@@ -30,8 +32,8 @@ struct Direction {
     int64_t distance;  // in memory
 };
 
-// A grid and its directions.  A piece of it is some whole rows, or a part of a long one: sums are kept for each piece and added up in
-// the order of pieces, which makes them the same for any number of threads.
+// A grid and its directions.  A piece of it is some whole rows, or a part of a long one: sums are kept for each piece
+// and added up in the order of pieces, which makes them the same for any number of threads.
 struct Grid {
     int64_t planes, rows, width, cells;
     std::vector<Direction> directions;
@@ -63,7 +65,8 @@ struct Grid {
     }
 };
 
-// The matrix of one system; weights are at `direction * stride + cell`, or at `direction * stride` where they are constant.
+// The matrix of one system; weights are at `direction * stride + cell`, or at `direction * stride` where they are
+// constant.
 template <class T> struct Matrix {
     const Grid* grid;
     const T* diagonal;
@@ -72,15 +75,17 @@ template <class T> struct Matrix {
     int64_t stride;
     bool constant;
     const T* zeros;  // as long as a row: the weights towards rows outside the grid
-    // Or null.  Weights in the order of the grid's directions, zero where an edge leaves the grid: then the ends of rows need no care, and
-    // a product runs over all cells as over one row, if the field goes on for `reach` numbers on either side, finite ones.
+    // Or null.  Weights in the order of the grid's directions, zero where an edge leaves the grid: then the ends of
+    // rows need no care, and a product runs over all cells as over one row, if the field goes on for `reach` numbers on
+    // either side, finite ones.
     const T* flat = nullptr;
 
     int64_t flat_stride() const { return grid->cells + 2 * grid->reach; }
     const T* of(const Direction& direction) const { return weights + direction.weights * stride; }
 };
 
-// A row with its neighbours on either end of each direction.  Where there is none, the row is its own neighbour with weights 0.
+// A row with its neighbours on either end of each direction.  Where there is none, the row is its own neighbour with
+// weights 0.
 template <class T, class A, int D, bool CONSTANT> class Row {
   public:
     inline Row(const Matrix<T>& matrix, const T* field, int64_t row)
@@ -91,7 +96,8 @@ template <class T, class A, int D, bool CONSTANT> class Row {
         for (int64_t d = 0; d < count(); ++d) {
             const Direction& to = grid_.directions[d];
             const T* weights = matrix.of(to);
-            const bool ahead = inside(plane + to.planes, line + to.rows), behind = inside(plane - to.planes, line - to.rows);
+            const bool ahead = inside(plane + to.planes, line + to.rows),
+                       behind = inside(plane - to.planes, line - to.rows);
             ahead_[d] = ahead ? own_ + to.distance : own_;
             behind_[d] = behind ? own_ - to.distance : own_;
             if constexpr (CONSTANT) {
@@ -106,7 +112,12 @@ template <class T, class A, int D, bool CONSTANT> class Row {
 
     // All rows as one, by flat weights.
     inline Row(const Matrix<T>& matrix, const T* field)
-        : grid_(*matrix.grid), varying_(matrix.varying_diagonal), width_(grid_.cells), margin_(0), own_(field), diagonal_(matrix.diagonal) {
+        : grid_(*matrix.grid),
+          varying_(matrix.varying_diagonal),
+          width_(grid_.cells),
+          margin_(0),
+          own_(field),
+          diagonal_(matrix.diagonal) {
         static_assert(!CONSTANT);
         for (int64_t d = 0; d < count(); ++d) {
             const int64_t distance = grid_.directions[d].distance;
@@ -117,8 +128,9 @@ template <class T, class A, int D, bool CONSTANT> class Row {
         }
     }
 
-    // The product on cells [first, last) of the row, vector by vector, handed to the sink with the cells themselves.  The row and the sink
-    // are copied: what is written to fields meanwhile cannot change a copy, which hence stays in registers.
+    // The product on cells [first, last) of the row, vector by vector, handed to the sink with the cells themselves.
+    // The row and the sink are copied: what is written to fields meanwhile cannot change a copy, which hence stays in
+    // registers.
     template <class Sink> void multiply(int64_t first, int64_t last, Sink& sink) const {
         Sink own = sink;
         Row(*this).run(first, last, own);
@@ -133,7 +145,8 @@ template <class T, class A, int D, bool CONSTANT> class Row {
         const V<A> every = all<A>(1);
         int64_t x = from;
         while (x + lanes <= to) {
-            for (const int64_t stop = std::min(to, x + RUN * lanes); x + lanes <= stop; x += lanes) vector(x, every, sink);
+            for (const int64_t stop = std::min(to, x + RUN * lanes); x + lanes <= stop; x += lanes)
+                vector(x, every, sink);
             sink.settle();
         }
         if (x < to) {  // once more for some cells, which do not count again in sums
@@ -144,7 +157,9 @@ template <class T, class A, int D, bool CONSTANT> class Row {
         for (x = first == from ? to : first; x < last; x = x + 1 == from ? to : x + 1) cell(x, sink);
     }
     INLINE int64_t count() const { return D ? D : static_cast<int64_t>(grid_.directions.size()); }
-    inline bool inside(int64_t plane, int64_t line) const { return plane >= 0 && plane < grid_.planes && line >= 0 && line < grid_.rows; }
+    inline bool inside(int64_t plane, int64_t line) const {
+        return plane >= 0 && plane < grid_.planes && line >= 0 && line < grid_.rows;
+    }
 
     template <class Sink> INLINE void vector(int64_t x, V<A> counted, Sink& sink) const {
         const V<A> own = widened<A>(own_ + x);
@@ -202,24 +217,29 @@ template <class A, int D, bool CONSTANT, class T, class Sink>
 inline void multiply_piece(const Matrix<T>& matrix, const T* field, int64_t piece, Sink& sink) {
     const Grid& grid = *matrix.grid;
     if constexpr (!CONSTANT)
-        if (matrix.flat) return Row<T, A, D, false>(matrix, field).multiply(grid.start(piece), grid.start(piece + 1), sink);
+        if (matrix.flat)
+            return Row<T, A, D, false>(matrix, field).multiply(grid.start(piece), grid.start(piece + 1), sink);
     if (grid.parts > 1) {
         const int64_t first = piece % grid.parts * LONG_ROW;
-        Row<T, A, D, CONSTANT>(matrix, field, piece / grid.parts).multiply(first, std::min(first + LONG_ROW, grid.width), sink);
+        Row<T, A, D, CONSTANT>(matrix, field, piece / grid.parts)
+            .multiply(first, std::min(first + LONG_ROW, grid.width), sink);
         return;
     }
     const int64_t last = std::min((piece + 1) * grid.height, grid.planes * grid.rows);
-    for (int64_t row = piece * grid.height; row < last; ++row) Row<T, A, D, CONSTANT>(matrix, field, row).multiply(0, grid.width, sink);
+    for (int64_t row = piece * grid.height; row < last; ++row)
+        Row<T, A, D, CONSTANT>(matrix, field, row).multiply(0, grid.width, sink);
 }
 
 // The same for any number of directions.
-template <class A, class T, class Sink> inline void multiply_any_piece(const Matrix<T>& matrix, const T* field, int64_t piece, Sink& sink) {
+template <class A, class T, class Sink> inline void multiply_any_piece(const Matrix<T>& matrix, const T* field,
+                                                                       int64_t piece, Sink& sink) {
     if (matrix.constant) return multiply_piece<A, 0, true>(matrix, field, piece, sink);
     return multiply_piece<A, 0, false>(matrix, field, piece, sink);
 }
 
 // The same, unrolled for the number of directions of common neighbourhoods.
-template <class A, class T, class Sink> inline void multiply_piece(const Matrix<T>& matrix, const T* field, int64_t piece, Sink& sink) {
+template <class A, class T, class Sink> inline void multiply_piece(const Matrix<T>& matrix, const T* field,
+                                                                   int64_t piece, Sink& sink) {
     switch (matrix.grid->directions.size() * 2 + matrix.constant) {
         case 4: return multiply_piece<A, 2, false>(matrix, field, piece, sink);
         case 5: return multiply_piece<A, 2, true>(matrix, field, piece, sink);
@@ -239,7 +259,8 @@ template <class T> inline void flatten(const Matrix<T>& matrix, int64_t piece, T
         T* out = flat + (&to - grid.directions.data()) * matrix.flat_stride() + grid.reach;
         const T* weights = matrix.of(to);
         for (int64_t base = begin; base < end; base += grid.width) {
-            const int64_t row = base / grid.width, plane = row / grid.rows + to.planes, line = row % grid.rows + to.rows;
+            const int64_t row = base / grid.width, plane = row / grid.rows + to.planes,
+                          line = row % grid.rows + to.rows;
             const bool inside = plane >= 0 && plane < grid.planes && line >= 0 && line < grid.rows;
             const int64_t first = inside ? std::min(grid.width, std::max<int64_t>(0, -to.cells)) : grid.width;
             const int64_t last = std::max(first, std::min(grid.width, grid.width - to.cells));
@@ -258,7 +279,8 @@ template <class T> inline void diagonal_of(const Matrix<T>& matrix, int64_t begi
         for (int sign = 1; sign >= -1; sign -= 2)
             for (int64_t at = begin; at < end;) {
                 const int64_t row = at / grid.width, base = row * grid.width, stop = std::min(end, base + grid.width);
-                const int64_t plane = row / grid.rows + sign * to.planes, line = row % grid.rows + sign * to.rows, shift = sign * to.cells;
+                const int64_t plane = row / grid.rows + sign * to.planes, line = row % grid.rows + sign * to.rows,
+                              shift = sign * to.cells;
                 if (plane >= 0 && plane < grid.planes && line >= 0 && line < grid.rows) {
                     const int64_t first = std::max(at, base - shift), last = std::min(stop, base + grid.width - shift);
                     const T* __restrict weights = matrix.of(to) - (sign < 0 && !matrix.constant ? to.distance : 0);
@@ -271,8 +293,9 @@ template <class T> inline void diagonal_of(const Matrix<T>& matrix, int64_t begi
             }
 }
 
-// Its inverse, in float and within the range of float: any positive numbers near it serve a preconditioner, and half the memory is read
-// in half the time.  False when some entry is not positive, and the matrix hence not positive definite.
+// Its inverse, in float and within the range of float: any positive numbers near it serve a preconditioner, and half
+// the memory is read in half the time.  False when some entry is not positive, and the matrix hence not positive
+// definite.
 template <class T> inline bool invert_diagonal(const Matrix<T>& matrix, int64_t piece, float* __restrict inverse) {
     const int64_t begin = matrix.grid->start(piece), end = matrix.grid->start(piece + 1);
     constexpr int lanes = Lanes<T>::count;

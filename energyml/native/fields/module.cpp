@@ -39,8 +39,14 @@ template <class T> struct Fields {
     }
     Matrix<T> matrix(int64_t number, const T* zeros) const {
         const int64_t example = number / channels, channel = number % channels;
-        return {&grid, diagonal + example * diagonal_example + channel * diagonal_channel, varying_diagonal,
-                weights + example * weights_example, weights_direction, constant, zeros, nullptr};
+        return {&grid,
+                diagonal + example * diagonal_example + channel * diagonal_channel,
+                varying_diagonal,
+                weights + example * weights_example,
+                weights_direction,
+                constant,
+                zeros,
+                nullptr};
     }
 };
 
@@ -89,15 +95,22 @@ template <class T> class Room {
         vectors_.inverse = jacobi ? take<float>(grid.cells) : nullptr;
         vectors_.flat = flat ? take<T>(flat_size(grid)) : nullptr;
         if (flat)
-            for (size_t d = 0; d < grid.directions.size(); ++d) bordered(vectors_.flat + d * (grid.cells + 2 * beside), grid.cells, beside);
+            for (size_t d = 0; d < grid.directions.size(); ++d)
+                bordered(vectors_.flat + d * (grid.cells + 2 * beside), grid.cells, beside);
     }
     bool fine() const { return memory_.data() != nullptr; }
 
-    // Solve system `number` as one of a team that shares this room.  `holds` is the member's own note of whose diagonal is inverted.
-    void solve(const Fields<T>& fields, const Wanted<T>& wanted, const T* zeros, int64_t number, Member member, Matrix<T>& holds) const {
+    // Solve system `number` as one of a team that shares this room.  `holds` is the member's own note of whose diagonal
+    // is inverted.
+    void solve(const Fields<T>& fields, const Wanted<T>& wanted, const T* zeros, int64_t number, Member member,
+               Matrix<T>& holds) const {
         const int64_t at = number * fields.grid.cells;
-        const System<T> system{fields.matrix(number, zeros), wanted.rhs + at, wanted.start ? wanted.start + at : nullptr,
-                               wanted.tolerance, wanted.most, wanted.jacobi};
+        const System<T> system{fields.matrix(number, zeros),
+                               wanted.rhs + at,
+                               wanted.start ? wanted.start + at : nullptr,
+                               wanted.tolerance,
+                               wanted.most,
+                               wanted.jacobi};
         Vectors<T> vectors = vectors_;
         vectors.x = wanted.x + at;
         bool inverted = system.matrix.diagonal == holds.diagonal && system.matrix.weights == holds.weights;
@@ -110,9 +123,12 @@ template <class T> class Room {
   private:
     // Lines more than needed: arrays at equal distances from pages would compete for the same places in the cache.
     static size_t bytes(int64_t count, size_t size) { return round_up(count * size, 64) + 9 * 64; }
-    static int64_t flat_size(const Grid& grid) { return static_cast<int64_t>(grid.directions.size()) * (grid.cells + 2 * grid.reach); }
+    static int64_t flat_size(const Grid& grid) {
+        return static_cast<int64_t>(grid.directions.size()) * (grid.cells + 2 * grid.reach);
+    }
     static size_t size(const Grid& grid, bool jacobi, bool flat) {
-        return bytes(2 * grid.pieces, sizeof(Sums)) + 2 * bytes(grid.cells, sizeof(T)) + bytes(grid.cells + (flat ? 2 * grid.reach : 0), sizeof(T)) +
+        return bytes(2 * grid.pieces, sizeof(Sums)) + 2 * bytes(grid.cells, sizeof(T)) +
+               bytes(grid.cells + (flat ? 2 * grid.reach : 0), sizeof(T)) +
                (jacobi ? bytes(grid.cells, sizeof(float)) : 0) + (flat ? bytes(flat_size(grid), sizeof(T)) : 0);
     }
     template <class One> One* take(int64_t count) {
@@ -132,7 +148,8 @@ template <class T> class Room {
     Sums* sums_;
 };
 
-// As many systems as threads at a time, each by one thread; the last ones by a team, where that is faster.  False when memory ran out.
+// As many systems as threads at a time, each by one thread; the last ones by a team, where that is faster.  False when
+// memory ran out.
 template <class T> static bool solve_all(const Fields<T>& fields, const Wanted<T>& wanted, int threads, int team) {
     const std::vector<T> zeros(fields.grid.width);
     const int64_t left = fields.count() % threads, apart = fields.count() - (left < team ? left : 0);
@@ -196,8 +213,16 @@ template <class T> static Fields<T> read_fields(Arguments& take) {
     const auto* offsets = take.pointer<const int64_t>();
     const int64_t directions = take.number();
     if (PyErr_Occurred()) return {Grid(0, 0, 0, nullptr, 0), 0, 0, nullptr, 0, 0, false, nullptr, 0, 0, false};
-    Fields<T> fields{Grid(planes, rows, width, offsets, directions), take.number(), take.number(), take.pointer<const T>(),
-                     take.number(), take.number(), take.number() != 0, take.pointer<const T>(), take.number(), take.number(),
+    Fields<T> fields{Grid(planes, rows, width, offsets, directions),
+                     take.number(),
+                     take.number(),
+                     take.pointer<const T>(),
+                     take.number(),
+                     take.number(),
+                     take.number() != 0,
+                     take.pointer<const T>(),
+                     take.number(),
+                     take.number(),
                      take.number() != 0};
     return fields;
 }
@@ -223,7 +248,8 @@ template <class T> static bool read_and_solve(Arguments take, double& worst) {
         worst = fields.positive() ? 0.0 : std::numeric_limits<double>::quiet_NaN();
         for (int64_t example = 0; example < fields.examples; ++example) {
             Found most{0, 0.0, false};
-            for (const Found* one = found.data() + example * fields.channels; one < found.data() + (example + 1) * fields.channels; ++one) {
+            for (const Found* one = found.data() + example * fields.channels;
+                 one < found.data() + (example + 1) * fields.channels; ++one) {
                 most.iterations = std::max(most.iterations, one->iterations);
                 most.residual = one->residual <= most.residual ? most.residual : one->residual;  // not a number stays
                 most.negative |= one->negative;
@@ -238,9 +264,11 @@ template <class T> static bool read_and_solve(Arguments take, double& worst) {
     return unlocked(work);
 }
 
-// solve(double?, planes, rows, width, offsets, directions, B, M, diagonal, diagonal_example, diagonal_channel, varying_diagonal?, weights,
-//       weights_example, weights_direction, constant?, rhs, start, x, tolerance, most, jacobi?, iterations, residual, negative, threads,
-//       team) -> the worst residual, NaN where something is not finite, a matrix not positive definite, or the given diagonal not positive
+// solve(double?, planes, rows, width, offsets, directions, B, M, diagonal, diagonal_example, diagonal_channel,
+// varying_diagonal?, weights,
+//       weights_example, weights_direction, constant?, rhs, start, x, tolerance, most, jacobi?, iterations, residual,
+//       negative, threads, team) -> the worst residual, NaN where something is not finite, a matrix not positive
+//       definite, or the given diagonal not positive
 static PyObject* solve(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, 1 + OF_FIELDS + 11)) return nullptr;
     Arguments take{args};
@@ -265,10 +293,9 @@ static PyObject* multiply(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {
-    {"solve", FAST(solve), METH_FASTCALL, "Conjugate gradients on systems of a batch."},
-    {"multiply", FAST(multiply), METH_FASTCALL, "Products with the matrices of a batch."},
-    {nullptr, nullptr, 0, nullptr}};
+static PyMethodDef methods[] = {{"solve", FAST(solve), METH_FASTCALL, "Conjugate gradients on systems of a batch."},
+                                {"multiply", FAST(multiply), METH_FASTCALL, "Products with the matrices of a batch."},
+                                {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{"MOST_DIRECTIONS", MOST_DIRECTIONS}, {nullptr, 0}};
 

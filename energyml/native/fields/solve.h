@@ -29,9 +29,10 @@ struct Member {
     }
 };
 
-// Conjugate gradients in one pass over memory for each step.  The squared norm that a step's beta needs is predicted from sums of the
-// pass before, and recomputed by the next pass for alpha: the predict-and-recompute variant of Chen and Carson (SIAM J. Sci. Comput.
-// 42(5), 2020, algorithm PR-CG), as accurate as that of Hestenes and Stiefel, which needs two passes.
+// Conjugate gradients in one pass over memory for each step.  The squared norm that a step's beta needs is predicted
+// from sums of the pass before, and recomputed by the next pass for alpha: the predict-and-recompute variant of Chen
+// and Carson (SIAM J. Sci. Comput. 42(5), 2020, algorithm PR-CG), as accurate as that of Hestenes and Stiefel, which
+// needs two passes.
 template <class T> class Solver {
   public:
     // `sums`: two of them for each piece.  The team shares the vectors and the sums.
@@ -46,7 +47,8 @@ template <class T> class Solver {
         inner_last_ = last_;
         // Pieces whose product needs nobody else's cells.
         while (begin_ > 0 && inner_first_ < last_ && grid_.start(inner_first_) - grid_.reach < begin_) ++inner_first_;
-        while (end_ < grid_.cells && inner_last_ > inner_first_ && grid_.start(inner_last_) + grid_.reach > end_) --inner_last_;
+        while (end_ < grid_.cells && inner_last_ > inner_first_ && grid_.start(inner_last_) + grid_.reach > end_)
+            --inner_last_;
     }
 
     // `inverted`: whether the inverse of this matrix's diagonal is in place, and positive; set when it is in the end.
@@ -98,7 +100,8 @@ template <class T> class Solver {
         member_.wait();
     }
 
-    // Steps until the residual of the recursion is small, negative curvature, or as many as allowed; false for what is not finite.
+    // Steps until the residual of the recursion is small, negative curvature, or as many as allowed; false for what is
+    // not finite.
     bool descend(double target, int64_t& steps, bool& negative) {
         Sums found = sweep(0, 0, true);
         while (true) {
@@ -133,7 +136,10 @@ template <class T> class Solver {
         for (int64_t piece = inner_last_; piece < last_; ++piece) curve(piece);
         return gather();
     }
-    void curve(int64_t piece) { sums()[piece] = system_.jacobi ? curvature<T, true>(system_.matrix, vectors_, piece) : curvature<T, false>(system_.matrix, vectors_, piece); }
+    void curve(int64_t piece) {
+        sums()[piece] = system_.jacobi ? curvature<T, true>(system_.matrix, vectors_, piece)
+                                       : curvature<T, false>(system_.matrix, vectors_, piece);
+    }
 
     double true_residual() {
         for (int64_t piece = first_; piece < last_; ++piece) sums()[piece] = residual<T>(system_, vectors_, piece);
@@ -148,7 +154,8 @@ template <class T> class Solver {
         return gather().rr == 0;
     }
 
-    // The sums over all pieces, once the whole team is here.  Two sets take turns: nobody writes to one that others still add up.
+    // The sums over all pieces, once the whole team is here.  Two sets take turns: nobody writes to one that others
+    // still add up.
     Sums gather() {
         member_.wait();
         Sums total{};

@@ -35,8 +35,9 @@ template <class T> struct Vectors {
     T* flat;         // weights, or null
 };
 
-// A sum of products in double precision.  Those of floats are added up in float for a run of vectors: eight to a lane, which rounds no
-// more than the fields themselves; the right-hand side is scaled so that they neither vanish nor overflow.
+// A sum of products in double precision.  Those of floats are added up in float for a run of vectors: eight to a lane,
+// which rounds no more than the fields themselves; the right-hand side is scaled so that they neither vanish nor
+// overflow.
 template <class T> struct Dot;
 template <> struct Dot<double> {
     V<double> sum{};
@@ -153,10 +154,12 @@ template <class T, bool JACOBI> struct Curvature {
     }
 };
 
-// Bytes of all vectors above which the pass fetches them ahead: more than its share of the cache (measured; below it costs a tenth).
+// Bytes of all vectors above which the pass fetches them ahead: more than its share of the cache (measured; below it
+// costs a tenth).
 constexpr int64_t FAR = int64_t{1} << 24;
 
-template <class T, bool JACOBI> inline Sums curvature(const Matrix<T>& matrix, const Vectors<T>& vectors, int64_t piece) {
+template <class T, bool JACOBI> inline Sums curvature(const Matrix<T>& matrix, const Vectors<T>& vectors,
+                                                      int64_t piece) {
     const Grid& grid = *matrix.grid;
     const bool far = 5 * grid.cells * static_cast<int64_t>(sizeof(T)) > FAR;
     Curvature<T, JACOBI> sink{vectors, far ? grid.start(piece + 1) - grid.start(piece) + grid.reach : 0};
@@ -180,7 +183,7 @@ template <class T>
 inline void advance(const System<T>& system, const Vectors<T>& vectors, T alpha, T beta, int64_t from, int64_t to) {
     const T* __restrict s = vectors.s;
     const float* __restrict inverse = vectors.inverse;
-    T *__restrict r = vectors.r, *__restrict p = vectors.p, *__restrict x = vectors.x;
+    T* __restrict r = vectors.r, * __restrict p = vectors.p, * __restrict x = vectors.x;
     if (system.jacobi)
         for (int64_t i = from; i < to; ++i) {
             x[i] += alpha * p[i];

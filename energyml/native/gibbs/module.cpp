@@ -35,11 +35,30 @@ template <class T> struct PairRoom {
     Buffer<double> score, chance;
 
     PairRoom(const Places& places, const Pairs<T>&, const Request& request)
-        : words(places.cells * WIDTH), planes(places.cells * WIDTH), wanted(request.chance ? places.cells * WIDTH : 0), novel(places.joined * MOST_CHAINS),
-          beta(MOST_CHAINS), partial(MOST_CHAINS), score(places.joined * MOST_CHAINS), chance(places.joined * MOST_CHAINS) {}
-    PairSweep<T> sweep(const Places& places, const Pairs<T>& graph, const Request& request, const Tasks& tasks, int64_t task) const {
-        return {places, graph, request, tasks.row(task), tasks.first(task), tasks.size(task), reinterpret_cast<Words*>(words.data),
-                planes.data, reinterpret_cast<Words*>(wanted.data), beta.data, partial.data, score.data, chance.data, novel.data};
+        : words(places.cells * WIDTH),
+          planes(places.cells * WIDTH),
+          wanted(request.chance ? places.cells * WIDTH : 0),
+          novel(places.joined * MOST_CHAINS),
+          beta(MOST_CHAINS),
+          partial(MOST_CHAINS),
+          score(places.joined * MOST_CHAINS),
+          chance(places.joined * MOST_CHAINS) {}
+    PairSweep<T> sweep(const Places& places, const Pairs<T>& graph, const Request& request, const Tasks& tasks,
+                       int64_t task) const {
+        return {places,
+                graph,
+                request,
+                tasks.row(task),
+                tasks.first(task),
+                tasks.size(task),
+                reinterpret_cast<Words*>(words.data),
+                planes.data,
+                reinterpret_cast<Words*>(wanted.data),
+                beta.data,
+                partial.data,
+                score.data,
+                chance.data,
+                novel.data};
     }
     static Tasks tasks(const Places& places, int threads) { return {places, MOST_CHAINS, 4 * WIDTH, threads}; }
 };
@@ -52,12 +71,18 @@ template <class T> struct TableRoom {
     Buffer<const T*> said;
 
     TableRoom(const Places& places, const Tables<T>& graph, const Request& request)
-        : labels(places.cells * BESIDE), wanted(request.chance ? places.cells * BESIDE : 0), novel(places.joined * BESIDE),
-          weights(graph.widest), score(places.joined * BESIDE), chance(places.joined * BESIDE), sums(graph.widest),
+        : labels(places.cells * BESIDE),
+          wanted(request.chance ? places.cells * BESIDE : 0),
+          novel(places.joined * BESIDE),
+          weights(graph.widest),
+          score(places.joined * BESIDE),
+          chance(places.joined * BESIDE),
+          sums(graph.widest),
           said(graph.busiest + 1) {}
-    TableSweep<T> sweep(const Places& places, const Tables<T>& graph, const Request& request, const Tasks& tasks, int64_t task) const {
-        return {places, graph, request, tasks.row(task), tasks.first(task), tasks.size(task), labels.data, wanted.data,
-                score.data, chance.data, novel.data, weights.data, sums.data, said.data};
+    TableSweep<T> sweep(const Places& places, const Tables<T>& graph, const Request& request, const Tasks& tasks,
+                        int64_t task) const {
+        return {places,      graph,      request,     tasks.row(task), tasks.first(task), tasks.size(task), labels.data,
+                wanted.data, score.data, chance.data, novel.data,      weights.data,      sums.data,        said.data};
     }
     static Tasks tasks(const Places& places, int threads) { return {places, BESIDE, TEAM, threads}; }
 };
@@ -117,7 +142,8 @@ static Request read_request(Arguments& take) {
 }
 
 template <class T> static void read(Arguments& take, Pairs<T>& graph) {
-    for (const int32_t** one : {&graph.order, &graph.start, &graph.earlier, &graph.neighbour, &graph.edge, &graph.example})
+    for (const int32_t** one :
+         {&graph.order, &graph.start, &graph.earlier, &graph.neighbour, &graph.edge, &graph.example})
         *one = take.pointer<const int32_t>();
     for (const T** one : {&graph.linear, &graph.scored, &graph.weights}) *one = take.pointer<const T>();
     graph.weights_row = take.number();
@@ -125,8 +151,9 @@ template <class T> static void read(Arguments& take, Pairs<T>& graph) {
 
 // Lookups are rows of five numbers: rows, row, element, valid, valid_row.
 template <class T> static void read(Arguments& take, Tables<T>& graph, std::vector<Lookup<T>>& lookups) {
-    for (const int32_t** one : {&graph.order, &graph.start, &graph.settled, &graph.lookup, &graph.element, &graph.others, &graph.cell,
-                                &graph.stride, &graph.variable, &graph.rank, &graph.example})
+    for (const int32_t** one :
+         {&graph.order, &graph.start, &graph.settled, &graph.lookup, &graph.element, &graph.others, &graph.cell,
+          &graph.stride, &graph.variable, &graph.rank, &graph.example})
         *one = take.pointer<const int32_t>();
     graph.unary = take.pointer<const T* const>();
     for (const int64_t** one : {&graph.unary_row, &graph.labels, &graph.padded}) *one = take.pointer<const int64_t>();
@@ -157,26 +184,32 @@ template <class Room, class Graph, class Read> static PyObject* called(Arguments
     Py_RETURN_NONE;
 }
 
-// pairs(double?, rows, chains, cells, joined, variables, in, out, each, keys, sweeps, from, to, beta, score, novel, chance, order, start,
+// pairs(double?, rows, chains, cells, joined, variables, in, out, each, keys, sweeps, from, to, beta, score, novel,
+// chance, order, start,
 //       earlier, neighbour, edge, example, linear, scored, weights, weights_row, threads)
 static PyObject* pairs(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, COMMON + 10 + 1)) return nullptr;
     Arguments take{args};
-    if (take.number()) return called<PairRoom<double>, Pairs<double>>(take, [](Arguments& more, Pairs<double>& graph) { read(more, graph); });
+    if (take.number())
+        return called<PairRoom<double>, Pairs<double>>(
+            take, [](Arguments& more, Pairs<double>& graph) { read(more, graph); });
     return called<PairRoom<float>, Pairs<float>>(take, [](Arguments& more, Pairs<float>& graph) { read(more, graph); });
 }
 
-// tables(double?, ... as for pairs ..., order, start, settled, lookup, element, others, cell, stride, variable, rank, example, unary,
+// tables(double?, ... as for pairs ..., order, start, settled, lookup, element, others, cell, stride, variable, rank,
+// example, unary,
 //        unary_row, labels, padded, lookups, lookup_count, widest, busiest, threads)
 static PyObject* tables(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, COMMON + 19 + 1)) return nullptr;
     Arguments take{args};
     if (take.number()) {
         std::vector<Lookup<double>> lookups;
-        return called<TableRoom<double>, Tables<double>>(take, [&](Arguments& more, Tables<double>& graph) { read(more, graph, lookups); });
+        return called<TableRoom<double>, Tables<double>>(
+            take, [&](Arguments& more, Tables<double>& graph) { read(more, graph, lookups); });
     }
     std::vector<Lookup<float>> lookups;
-    return called<TableRoom<float>, Tables<float>>(take, [&](Arguments& more, Tables<float>& graph) { read(more, graph, lookups); });
+    return called<TableRoom<float>, Tables<float>>(
+        take, [&](Arguments& more, Tables<float>& graph) { read(more, graph, lookups); });
 }
 
 // numbers(seed, third, fourth, counter[4]) -> the four numbers of a counter

@@ -1,8 +1,8 @@
 // Gibbs sweeps over cells of two labels that are joined in pairs, eight chains to a vector.
 //
-// The score is linear in each label s of 0 or 1: cell i prefers label 1 by linear_i + sum over neighbours j of weight_ij s_j.  The labels of
-// up to 256 chains at a cell are 8 words of 32 bits, chain 8 b + k at bit b of word k: a neighbour's labels are loaded once for all chains,
-// and become masks by shifts.
+// The score is linear in each label s of 0 or 1: cell i prefers label 1 by linear_i + sum over neighbours j of
+// weight_ij s_j.  The labels of up to 256 chains at a cell are 8 words of 32 bits, chain 8 b + k at bit b of word k: a
+// neighbour's labels are loaded once for all chains, and become masks by shifts.
 #pragma once
 
 #include "threefry.h"
@@ -11,27 +11,29 @@ namespace energyml {
 
 constexpr int64_t MOST_CHAINS = 256;  // of one task
 
-// Where labels stand: [examples, chains, cells] of each variable.  A row has the cells of one example, or of all examples one after another.
+// Where labels stand: [examples, chains, cells] of each variable.  A row has the cells of one example, or of all
+// examples one after another.
 struct Places {
     int64_t rows, chains, cells;
-    int64_t joined;            // examples of a row
+    int64_t joined;  // examples of a row
     int64_t variables;
     const int64_t* const* in;  // by variable
     int64_t* const* out;
-    const int64_t* each;       // cells of one example, by variable
+    const int64_t* each;  // cells of one example, by variable
 
     int64_t examples() const { return rows * joined; }
 };
 
 // One call: what is drawn, and where the answers go.
 struct Request {
-    const uint64_t* keys;   // [sweeps]
+    const uint64_t* keys;  // [sweeps]
     int64_t sweeps;
-    int64_t from, to;       // places of the order
-    const double* beta;     // [chains]
-    double* score;          // [examples, chains]: what the cells of the last sweep add up to, without constants
-    int64_t* novel;         // [examples, chains]: draws that changed a label
-    double* chance;         // null, or [examples, chains]: labels are those in `out`, and this is the probability of drawing them
+    int64_t from, to;    // places of the order
+    const double* beta;  // [chains]
+    double* score;       // [examples, chains]: what the cells of the last sweep add up to, without constants
+    int64_t* novel;      // [examples, chains]: draws that changed a label
+    double*
+        chance;  // null, or [examples, chains]: labels are those in `out`, and this is the probability of drawing them
 
     // The sums of one task, [joined, beside] each.
     void take(const Places& places, int64_t row, int64_t first, int64_t count, int64_t beside, const double* sums,
@@ -47,20 +49,21 @@ struct Request {
 };
 
 template <class T> struct Pairs {
-    const int32_t* order;     // [cells]
-    const int32_t* start;     // [cells + 1]: entries of each place of the order
-    const int32_t* earlier;   // [cells]: how many of them are about cells that come before it in the order; they stand first
-    const int32_t* neighbour; // [entries]
-    const int32_t* edge;      // [entries]
-    const int32_t* example;   // [cells], or null where a row is one example
-    const T* linear;          // [rows, cells]: -inf and inf where evidence leaves one label
-    const T* scored;          // [rows, cells]: the same for the score: finite
-    const T* weights;         // [rows or 1, edges]
+    const int32_t* order;  // [cells]
+    const int32_t* start;  // [cells + 1]: entries of each place of the order
+    const int32_t*
+        earlier;  // [cells]: how many of them are about cells that come before it in the order; they stand first
+    const int32_t* neighbour;  // [entries]
+    const int32_t* edge;       // [entries]
+    const int32_t* example;    // [cells], or null where a row is one example
+    const T* linear;           // [rows, cells]: -inf and inf where evidence leaves one label
+    const T* scored;           // [rows, cells]: the same for the score: finite
+    const T* weights;          // [rows or 1, edges]
     int64_t weights_row;
 };
 
-// The words of chains [first, first + count).  Labels of one chain stand side by side, words of one cell do: bits are moved in and out of
-// an array of words for each of the eight places, where cells stand side by side as well.
+// The words of chains [first, first + count).  Labels of one chain stand side by side, words of one cell do: bits are
+// moved in and out of an array of words for each of the eight places, where cells stand side by side as well.
 struct Packed {
     const Places& places;
     int64_t row, first, count;
@@ -86,11 +89,13 @@ struct Packed {
             }
         });
         for (int64_t i = 0; i < places.cells; ++i)
-            for (int k = 0; k < WIDTH; ++k) reinterpret_cast<uint32_t*>(words)[i * WIDTH + k] = planes[k * places.cells + i];
+            for (int k = 0; k < WIDTH; ++k)
+                reinterpret_cast<uint32_t*>(words)[i * WIDTH + k] = planes[k * places.cells + i];
     }
     INLINE void store(const Words* words) const {
         for (int64_t i = 0; i < places.cells; ++i)
-            for (int k = 0; k < WIDTH; ++k) planes[k * places.cells + i] = reinterpret_cast<const uint32_t*>(words)[i * WIDTH + k];
+            for (int k = 0; k < WIDTH; ++k)
+                planes[k * places.cells + i] = reinterpret_cast<const uint32_t*>(words)[i * WIDTH + k];
         runs([&](int64_t v, int64_t at, int64_t each, int64_t cell) {
             for (int64_t c = 0; c < count; ++c) {
                 const uint32_t* source = planes + c % WIDTH * places.cells + cell;
@@ -128,7 +133,8 @@ template <> struct Eight<double> {
     }
     static INLINE Words bits(const Mask (&one)[2]) {
         typedef uint32_t Narrow __attribute__((vector_size(16)));
-        const auto low = __builtin_convertvector(one[0] & 1, Narrow), high = __builtin_convertvector(one[1] & 1, Narrow);
+        const auto low = __builtin_convertvector(one[0] & 1, Narrow),
+                   high = __builtin_convertvector(one[1] & 1, Narrow);
         return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
     }
     static INLINE void add(double* sums, V<double> value, int part) {
@@ -148,18 +154,19 @@ template <class T> struct PairSweep {
     const Pairs<T>& graph;
     const Request& request;
     int64_t row, first, count;
-    Words* words;                  // [cells]
-    uint32_t* planes;              // [WIDTH, cells]
-    const Words* wanted;           // [cells], where labels are given
-    T* beta;                       // [MOST_CHAINS]
-    T* partial;                    // [MOST_CHAINS]: scores of a run of cells
-    double *score, *chance;        // [joined, MOST_CHAINS]
-    uint32_t* novel;               // the same
+    Words* words;            // [cells]
+    uint32_t* planes;        // [WIDTH, cells]
+    const Words* wanted;     // [cells], where labels are given
+    T* beta;                 // [MOST_CHAINS]
+    T* partial;              // [MOST_CHAINS]: scores of a run of cells
+    double *score, *chance;  // [joined, MOST_CHAINS]
+    uint32_t* novel;         // the same
 
     // All ones in the lanes whose chain, number `sub` of four in `bits`, has label 1.
     static INLINE Mask ones(Words bits, int sub, int part) {
         typedef int32_t Signed __attribute__((vector_size(32), may_alias));
-        const Signed spread = bits_as<Signed>(bits) << (31 - sub) >> 31;  // by value: words in memory may begin anywhere
+        const Signed spread =
+            bits_as<Signed>(bits) << (31 - sub) >> 31;  // by value: words in memory may begin anywhere
         return Eight<T>::words(bits_as<Words>(spread), part);
     }
     static INLINE V<T> chosen(Mask mask, V<T> value) {
@@ -194,7 +201,8 @@ template <class T> struct PairSweep {
                     if (last && label) add(at, total[sub].part[part] + graph.scored[row * places.cells + cell], part);
                     if constexpr (GIVEN)
                         for (int k = 0; k < LANES; ++k)
-                            if ((wanted[cell][part * LANES + k] >> (b + sub) & 1) != label) chance[at + part * LANES + k] = 0;
+                            if ((wanted[cell][part * LANES + k] >> (b + sub) & 1) != label)
+                                chance[at + part * LANES + k] = 0;
                 }
         }
         replace(cell, label ? ~Words{} : Words{}, own);
@@ -277,7 +285,8 @@ template <class T> struct PairSweep {
         const Packed packed{places, row, first, count, planes};
         packed.load(places.in, words);
         if (request.chance) packed.load(places.out, const_cast<Words*>(wanted));
-        for (int64_t c = 0; c < MOST_CHAINS; ++c) beta[c] = c < count ? static_cast<T>(request.beta[first + c]) : T(0), partial[c] = 0;
+        for (int64_t c = 0; c < MOST_CHAINS; ++c)
+            beta[c] = c < count ? static_cast<T>(request.beta[first + c]) : T(0), partial[c] = 0;
         for (int64_t k = 0; k < places.joined * MOST_CHAINS; ++k) score[k] = 0, chance[k] = 1, novel[k] = 0;
         if (request.chance)
             sweeps<true>();

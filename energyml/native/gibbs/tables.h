@@ -1,5 +1,6 @@
-// Gibbs sweeps over cells of any number of labels and factors of any number of cells.  Many labels: one chain at a time, its labels in
-// vectors.  A few labels, of one vector or two: as many chains as a vector has lanes; rows of scores are turned into columns.
+// Gibbs sweeps over cells of any number of labels and factors of any number of cells.  Many labels: one chain at a
+// time, its labels in vectors.  A few labels, of one vector or two: as many chains as a vector has lanes; rows of
+// scores are turned into columns.
 #pragma once
 
 #include "pairs.h"
@@ -9,7 +10,8 @@ namespace energyml {
 constexpr int64_t TEAM = 16;    // chains that share a call for numbers, 64 bits each
 constexpr int64_t BESIDE = 64;  // chains of one task
 
-// Rows of scores for the labels of one cell, one for each combination of labels of the others; padded with -inf to whole vectors.
+// Rows of scores for the labels of one cell, one for each combination of labels of the others; padded with -inf to
+// whole vectors.
 template <class T> struct Lookup {
     const T* rows;
     int64_t row, element;  // strides, 0 where shared
@@ -18,21 +20,22 @@ template <class T> struct Lookup {
 };
 
 template <class T> struct Tables {
-    const int32_t* order;    // [cells]
-    const int32_t* start;    // [cells + 1]: entries of each place of the order
-    const int32_t* settled;  // [cells]: how many of them have all their other cells before it in the order; they stand first
-    const int32_t* lookup;   // [entries]
-    const int32_t* element;  // [entries]
-    const int32_t* others;   // [entries + 1]: where the other cells of an entry begin
-    const int32_t* cell;     // [others]
-    const int32_t* stride;   // [others]: by how many rows a step of its label moves
-    const int32_t* variable; // [cells]
-    const int32_t* rank;     // [cells]: the cell's number within its variable
-    const int32_t* example;  // [cells], or null where a row is one example
-    const T* const* unary;   // by variable: [rows, cells, padded]
+    const int32_t* order;  // [cells]
+    const int32_t* start;  // [cells + 1]: entries of each place of the order
+    const int32_t*
+        settled;  // [cells]: how many of them have all their other cells before it in the order; they stand first
+    const int32_t* lookup;    // [entries]
+    const int32_t* element;   // [entries]
+    const int32_t* others;    // [entries + 1]: where the other cells of an entry begin
+    const int32_t* cell;      // [others]
+    const int32_t* stride;    // [others]: by how many rows a step of its label moves
+    const int32_t* variable;  // [cells]
+    const int32_t* rank;      // [cells]: the cell's number within its variable
+    const int32_t* example;   // [cells], or null where a row is one example
+    const T* const* unary;    // by variable: [rows, cells, padded]
     const int64_t* unary_row;
-    const int64_t* labels;   // by variable
-    const int64_t* padded;   // by variable: labels, rounded up to whole vectors
+    const int64_t* labels;  // by variable
+    const int64_t* padded;  // by variable: labels, rounded up to whole vectors
     const Lookup<T>* lookups;
     int64_t widest, busiest;  // the most padded labels, and entries, of any cell
 };
@@ -44,13 +47,13 @@ template <class T> struct TableSweep {
     const Tables<T>& graph;
     const Request& request;
     int64_t row, first, count;
-    int32_t* labels;        // [cells, BESIDE]
-    const int32_t* wanted;  // the same, where labels are given
-    double *score, *chance; // [joined, BESIDE]
-    uint32_t* novel;        // the same
-    T* weights;             // [widest]
-    double* sums;           // [widest / PART], rounded up
-    const T** said;         // [busiest + 1]
+    int32_t* labels;         // [cells, BESIDE]
+    const int32_t* wanted;   // the same, where labels are given
+    double *score, *chance;  // [joined, BESIDE]
+    uint32_t* novel;         // the same
+    T* weights;              // [widest]
+    double* sums;            // [widest / PART], rounded up
+    const T** said;          // [busiest + 1]
 
     // Whether all labels are such that tables have rows for them.
     INLINE bool move(const int64_t* const* from, int32_t* to) const {
@@ -72,7 +75,8 @@ template <class T> struct TableSweep {
         });
     }
 
-    // The rows of scores that add up to those of a cell in chain c, its own first; how many, and how many of them are settled.
+    // The rows of scores that add up to those of a cell in chain c, its own first; how many, and how many of them are
+    // settled.
     INLINE void listen(int64_t place, int64_t c, int64_t& heard, int64_t& settled) const {
         const int64_t cell = graph.order[place], v = graph.variable[cell], width = graph.padded[v];
         said[0] = graph.unary[v] + row * graph.unary_row[v] + graph.rank[cell] * width;
@@ -91,7 +95,8 @@ template <class T> struct TableSweep {
         if (middle >= graph.start[place + 1]) settled = heard;
     }
 
-    // Exponentials of tempered scores in `weights`, their sums in `sums`; the total, which is 0 where all labels are forbidden.
+    // Exponentials of tempered scores in `weights`, their sums in `sums`; the total, which is 0 where all labels are
+    // forbidden.
     INLINE double weigh(int64_t heard, int64_t width, T beta) const {
         constexpr T never = -std::numeric_limits<T>::infinity();
         V<T> top = all<T>(never);
@@ -158,14 +163,16 @@ template <class T> struct TableSweep {
                 listen(place, c, heard, settled);
                 const double total = weigh(heard, width, static_cast<T>(request.beta[first + c]));
                 const int32_t old = here[c];
-                int32_t made = old;  // chains that start in what is forbidden stay until a conditional leaves them a label
+                int32_t made =
+                    old;  // chains that start in what is forbidden stay until a conditional leaves them a label
                 if (request.chance) {
                     made = wanted[cell * BESIDE + c];
                     chance[own + c] *= total > 0 ? weights[made] / total : made == old;
                 } else if (total > 0) {
                     const int64_t lane = (c - base) % WIDTH, half = (c - base) / WIDTH * 2;
                     const uint64_t high = number[half][lane] >> 5, low = number[half + 1][lane] >> 6;
-                    made = found(static_cast<double>(high << 26 | low) * 1.1102230246251565e-16 * total, width);  // 53 bits
+                    made = found(static_cast<double>(high << 26 | low) * 1.1102230246251565e-16 * total,
+                                 width);  // 53 bits
                 }
                 if (last)
                     for (int64_t n = 0; n < settled; ++n) score[own + c] += said[n][made];
@@ -176,7 +183,8 @@ template <class T> struct TableSweep {
     }
 
     // The scores of a cell in chains [c, c + LANES): a row of `PARTS` vectors for each, and what of it is settled.
-    template <int PARTS> INLINE void listen(int64_t place, int64_t c, V<T> (&rows)[PARTS][LANES], V<T> (&settled)[PARTS][LANES]) const {
+    template <int PARTS> INLINE void listen(int64_t place, int64_t c, V<T> (&rows)[PARTS][LANES],
+                                            V<T> (&settled)[PARTS][LANES]) const {
         const int64_t cell = graph.order[place], v = graph.variable[cell], width = graph.padded[v];
         const T* own = graph.unary[v] + row * graph.unary_row[v] + graph.rank[cell] * width;
         for (int part = 0; part < PARTS; ++part)
@@ -231,11 +239,13 @@ template <class T> struct TableSweep {
                     for (int k = 0; k < LANES; ++k) made[k] = static_cast<T>(wanted[cell * BESIDE + c + k]);
                     for (int64_t k = 0; k < many; ++k) picked += made == all<T>(static_cast<T>(k)) ? weight[k] : V<T>{};
                     for (int k = 0; k < LANES; ++k)
-                        chance[own + c + k] *= total[k] > 0 ? static_cast<double>(picked[k]) / total[k] : made[k] == here[c + k];
+                        chance[own + c + k] *=
+                            total[k] > 0 ? static_cast<double>(picked[k]) / total[k] : made[k] == here[c + k];
                 } else {
                     const V<T> mark = uniform(number, half, lane) * total, one = all<T>(1);
                     V<T> sum = V<T>{}, final = V<T>{};
-                    // Labels whose cumulated weight is below the mark; rounding must not lead past the last one with a weight.
+                    // Labels whose cumulated weight is below the mark; rounding must not lead past the last one with a
+                    // weight.
                     for (int64_t k = 0; k < many; ++k) {
                         sum += weight[k];
                         made += sum <= mark ? one : V<T>{};
@@ -267,7 +277,8 @@ template <class T> struct TableSweep {
             if constexpr (std::is_same_v<T, float>)
                 made[k] = static_cast<T>(number[half][lane + k] >> 8) * static_cast<T>(5.9604644775390625e-08);
             else
-                made[k] = static_cast<T>(static_cast<uint64_t>(number[half][lane + k] >> 5) << 26 | number[half + 1][lane + k] >> 6) *
+                made[k] = static_cast<T>(static_cast<uint64_t>(number[half][lane + k] >> 5) << 26 |
+                                         number[half + 1][lane + k] >> 6) *
                           static_cast<T>(1.1102230246251565e-16);
         }
         return made;
@@ -290,7 +301,8 @@ template <class T> struct TableSweep {
     }
     // False where a label is none of its variable's.
     INLINE bool run() {
-        std::memset(labels, 0, places.cells * BESIDE * sizeof(int32_t));  // lanes without a chain read rows of tables too
+        std::memset(labels, 0,
+                    places.cells * BESIDE * sizeof(int32_t));  // lanes without a chain read rows of tables too
         if (!move(places.in, labels)) return false;
         for (int64_t k = 0; k < places.joined * BESIDE; ++k) score[k] = 0, chance[k] = 1, novel[k] = 0;
         if (request.chance) {

@@ -1,6 +1,7 @@
 // Numbers by counting: Threefry-4x32 with 20 rounds on eight counters at once.
-// Source: Salmon, Moraes, Dror & Shaw 2011.  A number follows from its key and counter alone, so that draws are the same in any order and
-// for any number of threads; shifts and sums are all it takes, which every instruction set has for vectors.
+// Source: Salmon, Moraes, Dror & Shaw 2011.  A number follows from its key and counter alone, so that draws are the
+// same in any order and for any number of threads; shifts and sums are all it takes, which every instruction set has
+// for vectors.
 #pragma once
 
 #include "../simd/math.h"
@@ -26,7 +27,8 @@ template <int BY> INLINE void mix(Words& a, Words& b) {
 }
 
 // Four rounds and the key that follows them.
-template <int A, int B, int C, int D, int E, int F, int G, int H> INLINE void rounds(const Key& key, int number, Words (&x)[4]) {
+template <int A, int B, int C, int D, int E, int F, int G, int H> INLINE void rounds(const Key& key, int number,
+                                                                                     Words (&x)[4]) {
     mix<A>(x[0], x[1]);
     mix<B>(x[2], x[3]);
     mix<C>(x[0], x[3]);

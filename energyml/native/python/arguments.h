@@ -18,7 +18,8 @@ struct Arguments {
     PyObject* const* next;
     int64_t number() { return PyLong_AsLongLong(*next++); }
     double real() { return PyFloat_AsDouble(*next++); }
-    // An address, or where an object begins that lends its memory, such as an array: the caller keeps it for as long as it is read.
+    // An address, or where an object begins that lends its memory, such as an array: the caller keeps it for as long as
+    // it is read.
     template <class T> T* pointer() {
         if (PyLong_Check(*next)) return reinterpret_cast<T*>(static_cast<intptr_t>(number()));
         Py_buffer lent;
@@ -50,14 +51,13 @@ template <class Work> bool locked(const Work& work) {
     return fine;
 }
 
-// Work without the interpreter's lock.  False, with a Python error set, where arguments were wrong (nothing is done then) or memory ran out.
+// Work without the interpreter's lock.  False, with a Python error set, where arguments were wrong (nothing is done
+// then) or memory ran out.
 template <class Work> bool unlocked(const Work& work) {
     if (PyErr_Occurred()) return false;
     bool fine;
-    Py_BEGIN_ALLOW_THREADS
-    fine = memory_suffices(work);
-    Py_END_ALLOW_THREADS
-    if (!fine) PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS fine = memory_suffices(work);
+    Py_END_ALLOW_THREADS if (!fine) PyErr_NoMemory();
     return fine;
 }
 

@@ -8,8 +8,8 @@ static PyObject* instruction_sets(PyObject*, PyObject*) {
     __builtin_cpu_init();
     v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
          __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-    v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd");
+    v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd");
 #endif
     if (v4) return Py_BuildValue("(sss)", "v4", "v3", "plain");
     if (v3) return Py_BuildValue("(ss)", "v3", "plain");

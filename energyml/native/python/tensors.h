@@ -1,7 +1,8 @@
 // Tensors at the border with Python, as plain pointers and sizes, without torch's headers.
 //
-// A tensor is looked into by the functions that torch exchanges tensors with (`Tensor.__dlpack_c_exchange_api__`, DLPack 1.x), which
-// takes a tenth of the time of asking for its attributes one by one; a torch that has none of them is asked for the attributes.
+// A tensor is looked into by the functions that torch exchanges tensors with (`Tensor.__dlpack_c_exchange_api__`,
+// DLPack 1.x), which takes a tenth of the time of asking for its attributes one by one; a torch that has none of them
+// is asked for the attributes.
 #pragma once
 
 #include <initializer_list>
@@ -42,7 +43,14 @@ inline Torch torch{};
 inline PyObject* introduce(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, 8)) return nullptr;
     for (Py_ssize_t i = 0; i < n - 1; ++i) Py_INCREF(args[i]);  // for as long as the process lives
-    torch = {args[0], args[1], args[2], args[3], {args[4], args[5], args[6]}, nullptr, PyUnicode_InternFromString("new_empty"), PyTuple_Pack(1, PyUnicode_InternFromString("dtype"))};
+    torch = {args[0],
+             args[1],
+             args[2],
+             args[3],
+             {args[4], args[5], args[6]},
+             nullptr,
+             PyUnicode_InternFromString("new_empty"),
+             PyTuple_Pack(1, PyUnicode_InternFromString("dtype"))};
     if (!torch.new_empty || !torch.dtype) return nullptr;
     if (args[7] != Py_None) {
         const Exchange* found = static_cast<const Exchange*>(PyCapsule_GetPointer(args[7], "dlpack_exchange_api"));
@@ -98,13 +106,20 @@ inline bool looked_into(PyObject* object, Tensor& out) {
     constexpr int32_t processor = 1;
     constexpr uint8_t whole = 0, real = 2;
     DLTensor found;
-    if (torch.exchange->look(object, &found) != 0 || found.device != processor || found.dims > Tensor::most || found.lanes != 1) return false;
+    if (torch.exchange->look(object, &found) != 0 || found.device != processor || found.dims > Tensor::most ||
+        found.lanes != 1)
+        return false;
     out.data = static_cast<char*>(found.data) + found.offset;
     out.dims = found.dims;
-    out.kind = found.code == real && found.bits == 32 ? FLOATS : found.code == real && found.bits == 64 ? DOUBLES : found.code == whole && found.bits == 64 ? WHOLES : OTHERS;
+    out.kind = found.code == real && found.bits == 32    ? FLOATS
+               : found.code == real && found.bits == 64  ? DOUBLES
+               : found.code == whole && found.bits == 64 ? WHOLES
+                                                         : OTHERS;
     for (int i = out.dims; i-- > 0;) {
         out.shape[i] = found.shape[i];
-        out.strides[i] = found.strides ? found.strides[i] : i + 1 < out.dims ? out.strides[i + 1] * out.shape[i + 1] : 1;
+        out.strides[i] = found.strides      ? found.strides[i]
+                         : i + 1 < out.dims ? out.strides[i + 1] * out.shape[i + 1]
+                                            : 1;
     }
     return true;
 }
@@ -125,13 +140,15 @@ inline bool asked_for(PyObject* object, Tensor& out) {
     for (int k = 0; k < 3; ++k)
         if (kind.held == torch.kinds[k]) out.kind = static_cast<Kind>(k);
     out.dims = numbers_of(Object(PyObject_GetAttrString(object, "shape")), out.shape);
-    if (out.dims < 0 || numbers_of(Object(PyObject_CallMethod(object, "stride", nullptr)), out.strides) != out.dims) return false;
+    if (out.dims < 0 || numbers_of(Object(PyObject_CallMethod(object, "stride", nullptr)), out.strides) != out.dims)
+        return false;
     const Object place(PyObject_CallMethod(object, "data_ptr", nullptr));
     out.data = place ? PyLong_AsVoidPtr(place.held) : nullptr;
     return !PyErr_Occurred();
 }
 
-// Whether an object is a tensor in the processor's memory, of torch's own classes (others may hold no numbers), and what it is.
+// Whether an object is a tensor in the processor's memory, of torch's own classes (others may hold no numbers), and
+// what it is.
 inline bool read(PyObject* object, Tensor& out) {
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     if (!torch.tensor || (type != torch.tensor && type != torch.parameter)) return false;
@@ -143,10 +160,12 @@ inline bool read(PyObject* object, Tensor& out) {
 // The same of one that is contiguous.
 inline bool read_plain(PyObject* object, Tensor& out) { return read(object, out) && out.contiguous(); }
 
-// New tensors, not filled: like another one, or of some sizes beside it (in whole numbers, if asked); and what they are.
+// New tensors, not filled: like another one, or of some sizes beside it (in whole numbers, if asked); and what they
+// are.
 inline Object empty_like(PyObject* object, Tensor& out) {
     Object made(PyObject_CallOneArg(torch.empty_like, object));
-    if (made && !read_plain(made.held, out)) PyErr_SetString(PyExc_TypeError, "expected torch.empty_like to make a tensor of torch's");
+    if (made && !read_plain(made.held, out))
+        PyErr_SetString(PyExc_TypeError, "expected torch.empty_like to make a tensor of torch's");
     return PyErr_Occurred() ? Object() : std::move(made);
 }
 inline Object empty(PyObject* beside, std::initializer_list<int64_t> sizes, bool whole, Tensor& out) {
@@ -156,16 +175,19 @@ inline Object empty(PyObject* beside, std::initializer_list<int64_t> sizes, bool
     args[count] = torch.kinds[WHOLES];
     Object made(PyObject_VectorcallMethod(torch.new_empty, args, count, whole ? torch.dtype : nullptr));
     for (size_t i = 1; i < count; ++i) Py_XDECREF(args[i]);
-    if (made && !read_plain(made.held, out)) PyErr_SetString(PyExc_TypeError, "expected new_empty to make a tensor of torch's");
+    if (made && !read_plain(made.held, out))
+        PyErr_SetString(PyExc_TypeError, "expected new_empty to make a tensor of torch's");
     return PyErr_Occurred() ? Object() : std::move(made);
 }
 
-// How many threads some work is worth, at most as many as torch has; 0, with a Python error set, where that cannot be found out.
+// How many threads some work is worth, at most as many as torch has; 0, with a Python error set, where that cannot be
+// found out.
 inline int threads_for(int64_t work, int64_t worth, int64_t most) {
     if (work < 2 * worth) return 1;
     const Object count(PyObject_CallNoArgs(torch.get_num_threads));
     if (!count) return 0;
-    return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>({PyLong_AsLongLong(count.held), most, work / std::max<int64_t>(worth, 1)})));
+    return static_cast<int>(std::max<int64_t>(
+        1, std::min<int64_t>({PyLong_AsLongLong(count.held), most, work / std::max<int64_t>(worth, 1)})));
 }
 
 }  // namespace energyml

@@ -1,4 +1,5 @@
-// The exponential, the logarithm, powers of two, and the transpose of a square, for vectors of any width; every module uses these.
+// The exponential, the logarithm, powers of two, and the transpose of a square, for vectors of any width; every module
+// uses these.
 #pragma once
 
 #include "vectors.h"
@@ -34,7 +35,8 @@ template <class T, class X> INLINE X polynomial(X r) {
 template <class T, class X> INLINE X small_exponential(X x) {
     typedef Lanes<T> L;
     if constexpr (FAST_SHUFFLES && std::is_same_v<T, float>) {
-        // With powers of 2^(1/8) from a register: a third fewer multiplications, as the polynomial has to reach less far.
+        // With powers of 2^(1/8) from a register: a third fewer multiplications, as the polynomial has to reach less
+        // far.
         constexpr float power[8] = {1.0f,        1.09050773f, 1.18920711f, 1.29683955f,
                                     1.41421356f, 1.54221083f, 1.68179283f, 1.83400809f};
         X powers;
@@ -55,8 +57,14 @@ template <class T, class X> INLINE X small_exponential(X x) {
         // exp(r) - 1: its power series with the seventh power as the nearest sum of lower ones.
         const X first = 0.5 + r * 0.16666666662844765, second = 1.0 / 24 + r * 0.008333496247359863 + z * (1.0 / 720);
         const X rest = r * 1.0000000000000022 + z * (first + z * second);
-        const X low_parts = {1.0,               1.0442737824274138, 1.0905077326652577, 1.1387886347566916,
-                             1.189207115002721, 1.241857812073484,  1.2968395546510096, 1.3542555469368927};
+        const X low_parts = {1.0,
+                             1.0442737824274138,
+                             1.0905077326652577,
+                             1.1387886347566916,
+                             1.189207115002721,
+                             1.241857812073484,
+                             1.2968395546510096,
+                             1.3542555469368927};
         const X high_parts = {1.4142135623730951, 1.4768261459394993, 1.5422108254079407, 1.6104903319492543,
                               1.681792830507429,  1.7562521603732995, 1.8340080864093424, 1.9152065613971474};
         const X part = shuffled(low_parts, high_parts, bits_as<Bits<X>>(shifted));
@@ -105,14 +113,17 @@ template <class T> INLINE int64_t exponent_of(T x) {
     return static_cast<int64_t>(bits >> Lanes<T>::mantissa) - Lanes<T>::bias;
 }
 template <class T> INLINE T power_of_two(int64_t exponent) {
-    typename Lanes<T>::Whole bits = static_cast<typename Lanes<T>::Whole>(exponent + Lanes<T>::bias) << Lanes<T>::mantissa;
+    typename Lanes<T>::Whole bits = static_cast<typename Lanes<T>::Whole>(exponent + Lanes<T>::bias)
+                                    << Lanes<T>::mantissa;
     T x;
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-// Lanes of two vectors, as `from` chooses them for each part of 32 bytes: those of the second one count on from the end of a part.
-template <class T, int BYTES, class... From> INLINE V<T, BYTES> chosen(V<T, BYTES> one, V<T, BYTES> other, From... from) {
+// Lanes of two vectors, as `from` chooses them for each part of 32 bytes: those of the second one count on from the end
+// of a part.
+template <class T, int BYTES, class... From> INLINE V<T, BYTES> chosen(V<T, BYTES> one, V<T, BYTES> other,
+                                                                       From... from) {
     constexpr int side = Lanes<T>::count, lanes = Lanes<T, BYTES>::count;
     const int lane[side] = {from...};
     I<T, BYTES> mask;
@@ -131,8 +142,10 @@ template <class T, int BYTES = 32> INLINE void transpose(V<T, BYTES>* v) {
         }
         for (int k = 0; k < 8; k += 4)
             for (int half = 0; half < 2; ++half) {
-                fours[k + 2 * half] = chosen<float, BYTES>(pairs[k + half], pairs[k + half + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-                fours[k + 2 * half + 1] = chosen<float, BYTES>(pairs[k + half], pairs[k + half + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+                fours[k + 2 * half] =
+                    chosen<float, BYTES>(pairs[k + half], pairs[k + half + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+                fours[k + 2 * half + 1] =
+                    chosen<float, BYTES>(pairs[k + half], pairs[k + half + 2], 2, 3, 10, 11, 6, 7, 14, 15);
             }
         for (int k = 0; k < 4; ++k) {
             v[k] = chosen<float, BYTES>(fours[k], fours[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);

@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <new>
 
 namespace energyml {
 
-// Memory that is not cleared, as everything in it is written before it is read.  It begins with a line of the cache, and a line more
-// than was asked for may be read.
+// Memory that is not cleared, as everything in it is written before it is read.  It begins with a line of the cache,
+// and a line more than was asked for may be read.
 template <class T> struct Buffer {
     static constexpr size_t LINE = 64;
     T* data;
@@ -25,11 +26,12 @@ template <class T> struct Buffer {
     void* start_;
 };
 
-// Whether memory sufficed for some work.
+// Whether memory sufficed for some work.  Nothing may be thrown out of a parallel region, or while Python's lock is
+// released: it would end the process.
 template <class Work> bool memory_suffices(const Work& work) {
     try {
         work();
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {  // or a size beyond any memory
         return false;
     }
     return true;

@@ -1,7 +1,9 @@
-// Products of a few rows with a table, over (+, *) or (max, +): rows x columns of accumulators stay in registers while the lines of
-// the table stream by.  Tables are packed: one panel of columns after another, each with all its lines, so that they stream in order.
+// Products of a few rows with a table, over (+, *) or (max, +): rows x columns of accumulators stay in registers while
+// the lines of the table stream by.  Tables are packed: one panel of columns after another, each with all its lines, so
+// that they stream in order.
 //
-// Rows are padded to vectors, products take SPAN of them at once: as wide as registers are, but for the last one where their number is odd.
+// Rows are padded to vectors, products take SPAN of them at once: as wide as registers are, but for the last one where
+// their number is odd.
 #pragma once
 
 #include "vectors.h"
@@ -16,8 +18,8 @@ template <class T> struct Broad {
     typedef T V __attribute__((vector_size(32 * SPAN), aligned(sizeof(T)), may_alias));
 };
 
-// A vector of which the compiler knows nothing but that it is in a register: read once, where it might rather read it again in both
-// instructions that use it, and then loads are what runs out.
+// A vector of which the compiler knows nothing but that it is in a register: read once, where it might rather read it
+// again in both instructions that use it, and then loads are what runs out.
 template <class X> INLINE X kept(X v) {
 #if defined(__AVX512VL__)
     asm("" : "+v"(v));
@@ -34,8 +36,8 @@ template <class T> struct SumProduct {
     template <class X> static INLINE X merge(X a, X b) { return a + b; }
 };
 
-// Some processors add and compare in the same units and multiply in others: adding by a multiplication with one is then twice as
-// fast.  The compiler must not know that it is one.
+// Some processors add and compare in the same units and multiply in others: adding by a multiplication with one is then
+// twice as fast.  The compiler must not know that it is one.
 template <class T> struct MaxSum {
     typename Broad<T>::V one = 1 - typename Broad<T>::V{};
     INLINE MaxSum() { one = kept(one); }
@@ -51,7 +53,8 @@ template <class T> struct MaxSum {
     template <class X> static INLINE X merge(X a, X b) { return larger_of<X>(a, b); }
 };
 
-// How many vectors wide the next panel is: three broad ones, or so many that no single one remains, which would not fill the pipeline.
+// How many vectors wide the next panel is: three broad ones, or so many that no single one remains, which would not
+// fill the pipeline.
 constexpr int WIDEST = 3 * SPAN;
 INLINE int panel_width(int64_t vectors) {
     if (vectors <= WIDEST) return static_cast<int>(vectors);
@@ -64,7 +67,8 @@ struct Strides {
     int64_t out;
 };
 
-// out[r] (+)= sum over i of in[r, i] * table[i], on W vectors of columns.  Few accumulators are split S ways, as each waits for its own last sum.
+// out[r] (+)= sum over i of in[r, i] * table[i], on W vectors of columns.  Few accumulators are split S ways, as each
+// waits for its own last sum.
 template <class Op, class T, int R, int W>
 INLINE void panel(const T* in, const T* table, int64_t lines, T* out, Strides by, bool add) {
     typedef typename Broad<T>::V B;
@@ -125,39 +129,47 @@ INLINE void panel_of(int wide, const T* in, const T* table, int64_t lines, T* ou
     panel<Op, T, R, W>(in, table, lines, out, by, add);
 }
 
-template <class Op, class T, int R = ROWS> INLINE void all_panels(int rows, const T* in, const T* packed, int64_t labels, int64_t padded, T* out) {
+template <class Op, class T, int R = ROWS> INLINE void all_panels(int rows, const T* in, const T* packed,
+                                                                  int64_t labels, int64_t padded, T* out) {
     if constexpr (R > 1)
         if (rows < R) return all_panels<Op, T, R - 1>(rows, in, packed, labels, padded, out);
     constexpr int lanes = Lanes<T>::count;
     for (int64_t column = 0; column < padded;) {
         const int wide = panel_width((padded - column) / lanes);
-        panel_of<Op, T, R>(wide, in, packed + column * labels, labels, out + column, {padded, 1, wide * lanes, padded}, false);
+        panel_of<Op, T, R>(wide, in, packed + column * labels, labels, out + column, {padded, 1, wide * lanes, padded},
+                           false);
         column += wide * lanes;
     }
 }
 
 // out [rows, padded] = in [rows, padded] @ table, for at most ROWS rows.
-template <template <class> class Op, class T> static void multiply(int rows, const T* in, const T* packed, int64_t labels, int64_t padded, T* out) {
+template <template <class> class Op, class T> static void multiply(int rows, const T* in, const T* packed,
+                                                                   int64_t labels, int64_t padded, T* out) {
     all_panels<Op<T>, T>(rows, in, packed, labels, padded, out);
 }
 
-template <class T, int R = ROWS> INLINE void add_outer_lines(int64_t rows, const T* left, const T* right, int64_t steps, int64_t padded, T* out) {
+template <class T, int R = ROWS> INLINE void add_outer_lines(int64_t rows, const T* left, const T* right, int64_t steps,
+                                                             int64_t padded, T* out) {
     if constexpr (R > 1)
         if (rows < R) return add_outer_lines<T, R - 1>(rows, left, right, steps, padded, out);
     constexpr int lanes = Lanes<T>::count;
     for (int64_t column = 0; column < padded;) {
         const int wide = panel_width((padded - column) / lanes);
-        panel_of<SumProduct<T>, T, R>(wide, left, right + column, steps, out + column, {1, padded, padded, padded}, true);
+        panel_of<SumProduct<T>, T, R>(wide, left, right + column, steps, out + column, {1, padded, padded, padded},
+                                      true);
         column += wide * lanes;
     }
 }
 
-// total [labels, padded] += sum over k of outer(left[k], right[k]), rows of both `padded` long; blocks of k stay in the first cache.
-template <class T> static void add_outer(const T* left, const T* right, int64_t count, int64_t labels, int64_t padded, T* total) {
+// total [labels, padded] += sum over k of outer(left[k], right[k]), rows of both `padded` long; blocks of k stay in the
+// first cache.
+template <class T> static void add_outer(const T* left, const T* right, int64_t count, int64_t labels, int64_t padded,
+                                         T* total) {
     constexpr int64_t block = 64;
     for (int64_t k = 0; k < count; k += block)
         for (int64_t i = 0; i < labels; i += ROWS)
-            add_outer_lines<T>(labels - i, left + k * padded + i, right + k * padded, std::min(block, count - k), padded, total + i * padded);
+            add_outer_lines<T>(labels - i, left + k * padded + i, right + k * padded, std::min(block, count - k),
+                               padded, total + i * padded);
 }
 
 }  // namespace energyml

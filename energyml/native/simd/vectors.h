@@ -1,10 +1,12 @@
-// Vectors of a fixed number of bytes, written with the compiler's vector extensions: one source serves every instruction set.
+// Vectors of a fixed number of bytes, written with the compiler's vector extensions: one source serves every
+// instruction set.
 //
-// Each module is compiled once for each instruction set, with ordinary flags, into a shared object of its own; what differs between
-// sets is asked of the compiler here, and nowhere at run time.
+// Each module is compiled once for each instruction set, with ordinary flags, into a shared object of its own; what
+// differs between sets is asked of the compiler here, and nowhere at run time.
 //
-// Vectors have 32 bytes also where registers have 64: a row of labels is padded to whole vectors, and half the padding beats wider
-// registers.  What gains by more says so by its template argument BYTES, or is written for vectors X of any width.
+// Vectors have 32 bytes also where registers have 64: a row of labels is padded to whole vectors, and half the padding
+// beats wider registers.  What gains by more says so by its template argument BYTES, or is written for vectors X of any
+// width.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +33,8 @@ constexpr int REGISTER = 32;
 #endif
 constexpr bool WIDE_REGISTERS = REGISTER == 64;  // comparisons, choices and shuffles of 64 bytes are one instruction
 
-// Whether lanes are moved by numbers that are known at run time only in one instruction, and a product and a sum are one.
+// Whether lanes are moved by numbers that are known at run time only in one instruction, and a product and a sum are
+// one.
 #if defined(__AVX2__) && defined(__FMA__)
 constexpr bool FAST_SHUFFLES = true, FUSED = true;
 #else
@@ -58,7 +61,8 @@ template <> struct Format<double> {
     static constexpr double ln2_low = 1.42860682030941723212e-6;
 };
 
-// Vectors, and vectors of whole numbers as wide; written out, as GCC forgets `may_alias` where a size depends on a template.
+// Vectors, and vectors of whole numbers as wide; written out, as GCC forgets `may_alias` where a size depends on a
+// template.
 template <class T, int BYTES = 32> struct Lanes;
 template <> struct Lanes<float, 32> : Format<float> {
     typedef float V __attribute__((vector_size(32), aligned(4), may_alias));
@@ -108,7 +112,8 @@ template <class X> INLINE X shuffled(X v, Bits<X> from) {
 template <class X> INLINE X shuffled(X one, X other, Bits<X> from) {
     constexpr int count = sizeof(X) / sizeof(one[0]);
     X out;
-    for (int k = 0; k < count; ++k) out[k] = from[k] & count ? other[from[k] & (count - 1)] : one[from[k] & (count - 1)];
+    for (int k = 0; k < count; ++k)
+        out[k] = from[k] & count ? other[from[k] & (count - 1)] : one[from[k] & (count - 1)];
     return out;
 }
 #endif
@@ -117,7 +122,9 @@ template <class X> INLINE X shuffled(X one, X other, Bits<X> from) {
 template <class X, class T> INLINE X spread(T x) { return shuffled(X{x}, Bits<X>{}); }
 template <class T, int BYTES = 32> INLINE V<T, BYTES> all(T x) { return spread<V<T, BYTES>>(x); }
 
-template <class T, int BYTES = 32> INLINE V<T, BYTES> load(const T* p) { return *reinterpret_cast<const V<T, BYTES>*>(p); }
+template <class T, int BYTES = 32> INLINE V<T, BYTES> load(const T* p) {
+    return *reinterpret_cast<const V<T, BYTES>*>(p);
+}
 template <class T, int BYTES = 32> INLINE void store(T* p, V<T, BYTES> v) { *reinterpret_cast<V<T, BYTES>*>(p) = v; }
 template <class X, class T> INLINE X vector_at(const T* p) {
     X v;

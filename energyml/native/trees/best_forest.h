@@ -1,5 +1,5 @@
-// The best answer of trees: additions and maxima in the scores' own type, labels found again on the way back, scores added up in
-// double precision.
+// The best answer of trees: additions and maxima in the scores' own type, labels found again on the way back, scores
+// added up in double precision.
 #pragma once
 
 #include "forest.h"
@@ -13,15 +13,22 @@ template <class T> struct Padded {
     inline void take(const T* pair, int64_t labels, int64_t padded) {
         for (auto& one : rows) one.assign(static_cast<size_t>(labels * padded), -std::numeric_limits<T>::infinity());
         for (int64_t i = 0; i < labels; ++i)
-            for (int64_t j = 0; j < labels; ++j) rows[0][i * padded + j] = rows[1][j * padded + i] = pair[i * labels + j];
+            for (int64_t j = 0; j < labels; ++j)
+                rows[0][i * padded + j] = rows[1][j * padded + i] = pair[i * labels + j];
     }
 };
 
 template <class T> class BestTree {
   public:
-    BestTree(const Forest& forest, int64_t example, const T* unary, const T* pair, int64_t edge_stride, const Padded<T>* shared)
-        : tree_(forest, example), labels_(forest.labels), padded_(round_up(forest.labels, Lanes<T>::count)), unary_(unary), pair_(pair),
-          edge_stride_(edge_stride), shared_(shared) {}
+    BestTree(const Forest& forest, int64_t example, const T* unary, const T* pair, int64_t edge_stride,
+             const Padded<T>* shared)
+        : tree_(forest, example),
+          labels_(forest.labels),
+          padded_(round_up(forest.labels, Lanes<T>::count)),
+          unary_(unary),
+          pair_(pair),
+          edge_stride_(edge_stride),
+          shared_(shared) {}
 
     // The best score, and the labels [nodes] that have it.
     inline double run(std::vector<T>& room, int64_t* labels) {
@@ -46,7 +53,8 @@ template <class T> class BestTree {
     }
 
   private:
-    // above += the best over own labels, for P vectors of the parent's labels; even and odd labels apart, as each waits for its last.
+    // above += the best over own labels, for P vectors of the parent's labels; even and odd labels apart, as each waits
+    // for its last.
     template <int P> inline void columns(const T* own, const T* table, T* above) const {
         constexpr int lanes = Lanes<T>::count;
         V<T> best[2][P];
@@ -56,10 +64,13 @@ template <class T> class BestTree {
         for (; c + 1 < labels_; c += 2)
             for (int odd = 0; odd < 2; ++odd)
                 for (int p = 0; p < P; ++p)
-                    best[odd][p] = larger<T>(all<T>(own[c + odd]) + load(table + (c + odd) * padded_ + p * lanes), best[odd][p]);
+                    best[odd][p] =
+                        larger<T>(all<T>(own[c + odd]) + load(table + (c + odd) * padded_ + p * lanes), best[odd][p]);
         if (c < labels_)
-            for (int p = 0; p < P; ++p) best[0][p] = larger<T>(all<T>(own[c]) + load(table + c * padded_ + p * lanes), best[0][p]);
-        for (int p = 0; p < P; ++p) store(above + p * lanes, load(above + p * lanes) + larger<T>(best[0][p], best[1][p]));
+            for (int p = 0; p < P; ++p)
+                best[0][p] = larger<T>(all<T>(own[c]) + load(table + c * padded_ + p * lanes), best[0][p]);
+        for (int p = 0; p < P; ++p)
+            store(above + p * lanes, load(above + p * lanes) + larger<T>(best[0][p], best[1][p]));
     }
 
     const Padded<T>& weights(int64_t node) {
@@ -75,13 +86,14 @@ template <class T> class BestTree {
             const T* own = beliefs + node * padded_;
             int64_t pick;
             if (parent < 0) {
-                pick = highest(own, [](int64_t)  { return V<T>{}; });
+                pick = highest(own, [](int64_t) { return V<T>{}; });
             } else {
                 const T* table = pair_ + tree_.edge[node] * edge_stride_;
-                const int64_t above = labels[parent], step = tree_.swapped[node] ? 1 : labels_, start = above * (tree_.swapped[node] ? labels_ : 1);
+                const int64_t above = labels[parent], step = tree_.swapped[node] ? 1 : labels_,
+                              start = above * (tree_.swapped[node] ? labels_ : 1);
                 if (shared_) {
                     const T* row = shared_->rows[!tree_.swapped[node]].data() + above * padded_;
-                    pick = highest(own, [&](int64_t c)  { return load(row + c); });
+                    pick = highest(own, [&](int64_t c) { return load(row + c); });
                 } else {
                     pick = highest_of(own, table + start, step);
                 }

@@ -1,7 +1,8 @@
 // Trees: messages from the leaves to the roots and back, each example with a tree of its own.
 //
-// A message is a product of a vector and a table in exp space, in double precision: numbers are taken relative to the largest, and
-// what lies within `SPREAD` of it is kept exactly.  A message whose scores spread further is computed in log space instead.
+// A message is a product of a vector and a table in exp space, in double precision: numbers are taken relative to the
+// largest, and what lies within `SPREAD` of it is kept exactly.  A message whose scores spread further is computed in
+// log space instead.
 #pragma once
 
 #include "../elimination/eliminate.h"
@@ -28,8 +29,13 @@ struct Tree {
     const uint8_t* swapped;
 
     Tree(const Forest& forest, int64_t example)
-        : nodes(forest.nodes), count(forest.count[example]), parent(forest.parent + example * nodes), edge(forest.edge + example * nodes),
-          order(forest.order + example * nodes), height(forest.height + example * nodes), swapped(forest.swapped + example * nodes) {}
+        : nodes(forest.nodes),
+          count(forest.count[example]),
+          parent(forest.parent + example * nodes),
+          edge(forest.edge + example * nodes),
+          order(forest.order + example * nodes),
+          height(forest.height + example * nodes),
+          swapped(forest.swapped + example * nodes) {}
 };
 
 // An answer to an example: a label for each node that exists.
@@ -44,7 +50,8 @@ template <class In> struct TreeAnswer {
             if (chosen[tree.order[k]] < 0 || chosen[tree.order[k]] >= labels) return false;
         return true;
     }
-    // visit(entry of the unaries) and visit(row, entry of that row of the pair table), for all that have a part in its score.
+    // visit(entry of the unaries) and visit(row, entry of that row of the pair table), for all that have a part in its
+    // score.
     template <class Single, class Pair> inline void each(Single single, Pair pair) const {
         for (int64_t k = 0; k < tree.count; ++k) {
             const int64_t node = tree.order[k], own = chosen[node];
@@ -56,7 +63,8 @@ template <class In> struct TreeAnswer {
     }
     double score(const In* unary, const In* pair, int64_t edge_stride) const {
         double total = 0;
-        each([&](int64_t entry) { total += unary[entry]; }, [&](int64_t row, int64_t entry) { total += pair[row * edge_stride + entry]; });
+        each([&](int64_t entry) { total += unary[entry]; },
+             [&](int64_t row, int64_t entry) { total += pair[row * edge_stride + entry]; });
         return total;
     }
     void add(In weight, In* unary, In* pair, int64_t edge_stride) const {
@@ -240,7 +248,8 @@ template <class In> class TreePass {
         for (int64_t c = 0; c < labels_; ++c) own[c] *= scaled[c];
         if (!gradient) return;
         for (int64_t c = 0; c < labels_; ++c)
-            for (int64_t p = 0; p < labels_; ++p) entry(gradient, node, c, p) += static_cast<In>(scaled[c] * ratio[p] * table.by_node[c * labels_ + p]);
+            for (int64_t p = 0; p < labels_; ++p)
+                entry(gradient, node, c, p) += static_cast<In>(scaled[c] * ratio[p] * table.by_node[c * labels_ + p]);
     }
 
     inline void wide_shares(int64_t node, const double* above, double* own, In* gradient) {
@@ -270,23 +279,27 @@ template <class In> class TreePass {
     const In *unary_, *pair_;
     int64_t edge_stride_;
     Weights own_;
-    double *belief_ = nullptr, *scaled_ = nullptr, *sums_ = nullptr, *marginal_ = nullptr, *wide_ = nullptr, *spare_ = nullptr;
+    double *belief_ = nullptr, *scaled_ = nullptr, *sums_ = nullptr, *marginal_ = nullptr, *wide_ = nullptr,
+           *spare_ = nullptr;
 };
 
 // What rooting trees needs, for one example after another.
 struct Rooting {
     struct Node {
-        int32_t degree, others, lines;  // neighbours, and the exclusive-or of these and of the edges to them: a leaf's are its only ones
+        int32_t degree, others,
+            lines;  // neighbours, and the exclusive-or of these and of the edges to them: a leaf's are its only ones
         int32_t height;
     };
     std::vector<Node> nodes;
     std::vector<int64_t> queue, second, roots;
 };
 
-// Leaves first: parents, edges and order of one example; false when its edges make a cycle.  Edges with an end that is no node do not count.
-// Nodes are ordered by height, then by the end of the edge that they are, roots last: those alike stand together.
-inline bool order_forest(int64_t nodes, int64_t edges, const int64_t* ends, const uint8_t* exists, int64_t* parent, int64_t* edge, int64_t* order,
-                         int64_t* height, uint8_t* swapped, int64_t* count, Rooting& room) {
+// Leaves first: parents, edges and order of one example; false when its edges make a cycle.  Edges with an end that is
+// no node do not count. Nodes are ordered by height, then by the end of the edge that they are, roots last: those alike
+// stand together.
+inline bool order_forest(int64_t nodes, int64_t edges, const int64_t* ends, const uint8_t* exists, int64_t* parent,
+                         int64_t* edge, int64_t* order, int64_t* height, uint8_t* swapped, int64_t* count,
+                         Rooting& room) {
     room.nodes.assign(nodes, {});
     for (auto* one : {&room.queue, &room.second, &room.roots}) one->resize(static_cast<size_t>(nodes) + 1);
     Rooting::Node* const all = room.nodes.data();
@@ -305,13 +318,15 @@ inline bool order_forest(int64_t nodes, int64_t edges, const int64_t* ends, cons
     std::fill(parent, parent + nodes, -1);
     std::fill(edge, edge + nodes, -1);
     std::fill(swapped, swapped + nodes, static_cast<uint8_t>(0));
-    // A node enters the queue when one neighbour is left, so that trees are as low as can be; by sums rather than branches, which nobody foresees.
+    // A node enters the queue when one neighbour is left, so that trees are as low as can be; by sums rather than
+    // branches, which nobody foresees.
     for (int64_t n = 0; n < nodes; ++n) {
         queue[found] = n;
         found += exists[n] && all[n].degree == 1;
         present += exists[n] != 0;
     }
-    // Those that the queue has are of growing height, but for roots.  Second ends of one height wait for the first ends.
+    // Those that the queue has are of growing height, but for roots.  Second ends of one height wait for the first
+    // ends.
     int64_t placed = 0, waiting = 0, rooted = 0;
     int32_t level = 0;
     const auto let_in = [&] {

@@ -5,7 +5,8 @@
 
 using namespace energyml;
 
-// order_forest(B, nodes, edges, ends, exists, parent, edge, order, height, swapped, count) -> examples whose edges make a cycle
+// order_forest(B, nodes, edges, ends, exists, parent, edge, order, height, swapped, count) -> examples whose edges make
+// a cycle
 static PyObject* order_forests(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, 11)) return nullptr;
     Arguments take{args};
@@ -23,7 +24,8 @@ static PyObject* order_forests(PyObject*, PyObject* const* args, Py_ssize_t n) {
         Rooting room;
         for (int64_t b = 0; b < batch; ++b) {
             const int64_t at = b * nodes;
-            cyclic += !order_forest(nodes, edges, ends + b * edges * 2, exists + at, parent + at, edge + at, order + at, height + at, swapped + at, count + b, room);
+            cyclic += !order_forest(nodes, edges, ends + b * edges * 2, exists + at, parent + at, edge + at, order + at,
+                                    height + at, swapped + at, count + b, room);
         }
     };
     return unlocked(work) ? PyLong_FromLongLong(cyclic) : nullptr;
@@ -56,7 +58,8 @@ template <class T> static bool read_and_sweep(Arguments take) {
     return unlocked([&] { sweep_trees<T>(trees, threads); });
 }
 
-// sweep_forest(double?, B, nodes, labels, parent, edge, order, height, swapped, count, unary, pair, example_stride, edge_stride, log_z,
+// sweep_forest(double?, B, nodes, labels, parent, edge, order, height, swapped, count, unary, pair, example_stride,
+// edge_stride, log_z,
 //              weights, unary_gradient, pair_gradient, gradient_stride, apart, labels, answers, threads)
 static PyObject* sweep_forest(PyObject*, PyObject* const* args, Py_ssize_t n) {
     if (!counted(n, 23)) return nullptr;

@@ -1,8 +1,8 @@
 // Trees in exp space, in the scores' own type: the fast way (see forest.h for the safe one).
 //
-// Nodes of one height send their messages together, four at a time, so that one load of the pair table serves all of them.  Numbers
-// are rescaled by powers of two; an example whose non-zero numbers fall below `floor` of their largest is left to the safe way, as a
-// product of two of them might vanish.
+// Nodes of one height send their messages together, four at a time, so that one load of the pair table serves all of
+// them.  Numbers are rescaled by powers of two; an example whose non-zero numbers fall below `floor` of their largest
+// is left to the safe way, as a product of two of them might vanish.
 #pragma once
 
 #include "forest.h"
@@ -17,7 +17,8 @@ template <> struct Bounds<double> {
     static constexpr double floor = 1e-90, spread = 207.0;
 };
 
-// exp(pair - shift), rows padded to whole vectors: [0] has the labels of an edge's first end as rows, [1] those of its second.
+// exp(pair - shift), rows padded to whole vectors: [0] has the labels of an edge's first end as rows, [1] those of its
+// second.
 template <class T> struct Exponentials {
     std::vector<T> rows[2];
     double shift = 0;
@@ -48,16 +49,18 @@ template <class T> struct Exponentials {
     }
 };
 
-// out[r] = in[r] @ table for R rows that need not lie side by side.  Few sums are split S ways, as each waits for its own last one.
+// out[r] = in[r] @ table for R rows that need not lie side by side.  Few sums are split S ways, as each waits for its
+// own last one.
 template <class T, int R, int P>
-inline void some_columns(const T* const* in, const T* table, int64_t labels, int64_t padded, T* const* out, int64_t column) {
+inline void some_columns(const T* const* in, const T* table, int64_t labels, int64_t padded, T* const* out,
+                         int64_t column) {
     constexpr int lanes = Lanes<T>::count;
     constexpr int S = R * P >= 8 ? 1 : (R * P >= 4 ? 2 : 4);
     V<T> sum[S][R][P];
     for (auto& some : sum)
         for (auto& row : some)
             for (V<T>& one : row) one = V<T>{};
-    const auto add = [&](int64_t i, V<T>(&to)[R][P])  {
+    const auto add = [&](int64_t i, V<T>(&to)[R][P]) {
         V<T> entry[P];
         for (int p = 0; p < P; ++p) entry[p] = load(table + i * padded + column + p * lanes);
         for (int r = 0; r < R; ++r) {
@@ -76,10 +79,12 @@ inline void some_columns(const T* const* in, const T* table, int64_t labels, int
         }
 }
 
-template <class T, int R> inline void rows_times(const T* const* in, const T* table, int64_t labels, int64_t padded, T* const* out) {
+template <class T, int R> inline void rows_times(const T* const* in, const T* table, int64_t labels, int64_t padded,
+                                                 T* const* out) {
     constexpr int lanes = Lanes<T>::count;
     int64_t column = 0;
-    for (; column + 3 * lanes <= padded; column += 3 * lanes) some_columns<T, R, 3>(in, table, labels, padded, out, column);
+    for (; column + 3 * lanes <= padded; column += 3 * lanes)
+        some_columns<T, R, 3>(in, table, labels, padded, out, column);
     if (column + 2 * lanes <= padded) {
         some_columns<T, R, 2>(in, table, labels, padded, out, column);
         column += 2 * lanes;
@@ -87,7 +92,8 @@ template <class T, int R> inline void rows_times(const T* const* in, const T* ta
     if (column < padded) some_columns<T, R, 1>(in, table, labels, padded, out, column);
 }
 
-template <class T> inline void group_times(int count, const T* const* in, const T* table, int64_t labels, int64_t padded, T* const* out) {
+template <class T> inline void group_times(int count, const T* const* in, const T* table, int64_t labels,
+                                           int64_t padded, T* const* out) {
     switch (count) {
         case 1: return rows_times<T, 1>(in, table, labels, padded, out);
         case 2: return rows_times<T, 2>(in, table, labels, padded, out);
@@ -96,8 +102,10 @@ template <class T> inline void group_times(int count, const T* const* in, const 
     }
 }
 
-// total [labels, labels] += sum over k of outer(left[k], right[k]), rows of both `padded` long: R lines and P vectors at a time.
-template <class T, int R, int P> inline void outer_block(const T* left, const T* right, int64_t count, int64_t padded, V<T> (&sum)[R][P]) {
+// total [labels, labels] += sum over k of outer(left[k], right[k]), rows of both `padded` long: R lines and P vectors
+// at a time.
+template <class T, int R, int P> inline void outer_block(const T* left, const T* right, int64_t count, int64_t padded,
+                                                         V<T> (&sum)[R][P]) {
     constexpr int lanes = Lanes<T>::count;
     for (auto& row : sum)
         for (V<T>& one : row) one = V<T>{};
@@ -110,7 +118,8 @@ template <class T, int R, int P> inline void outer_block(const T* left, const T*
         }
     }
 }
-template <class T> inline void add_outer(const T* left, const T* right, int64_t count, int64_t labels, int64_t padded, T* total) {
+template <class T> inline void add_outer(const T* left, const T* right, int64_t count, int64_t labels, int64_t padded,
+                                         T* total) {
     constexpr int lanes = Lanes<T>::count, R = 4;
     for (int64_t i = 0; i < labels; i += R)  // padding makes up for lines that there are not
         for (int64_t j = 0; j < padded; j += 2 * lanes) {
@@ -125,16 +134,27 @@ template <class T> inline void add_outer(const T* left, const T* right, int64_t 
                 for (int r = 0; r < R; ++r) store(some[r], sum[r][0]);
             }
             for (int64_t r = 0; r < std::min<int64_t>(R, labels - i); ++r)
-                for (int64_t c = 0; c < std::min<int64_t>(2 * lanes, labels - j); ++c) total[(i + r) * labels + j + c] += some[r][c];
+                for (int64_t c = 0; c < std::min<int64_t>(2 * lanes, labels - j); ++c)
+                    total[(i + r) * labels + j + c] += some[r][c];
         }
 }
 
-// The trees of one example.  `state` is [2, nodes, padded], zeros at first: beliefs of the nodes, and the messages they sent.
+// The trees of one example.  `state` is [2, nodes, padded], zeros at first: beliefs of the nodes, and the messages they
+// sent.
 template <class T> class ScaledTree {
   public:
-    ScaledTree(const Forest& forest, int64_t example, const T* unary, const T* pair, int64_t edge_stride, const Exponentials<T>* shared, T* state, uint8_t* received)
-        : tree_(forest, example), labels_(forest.labels), padded_(round_up(forest.labels, Lanes<T>::count)), unary_(unary), pair_(pair),
-          edge_stride_(edge_stride), shared_(shared), belief_(state), message_(state + forest.nodes * padded_), received_(received) {}
+    ScaledTree(const Forest& forest, int64_t example, const T* unary, const T* pair, int64_t edge_stride,
+               const Exponentials<T>* shared, T* state, uint8_t* received)
+        : tree_(forest, example),
+          labels_(forest.labels),
+          padded_(round_up(forest.labels, Lanes<T>::count)),
+          unary_(unary),
+          pair_(pair),
+          edge_stride_(edge_stride),
+          shared_(shared),
+          belief_(state),
+          message_(state + forest.nodes * padded_),
+          received_(received) {}
 
     // log Z; `safe` is cleared when the numbers spread too far.
     inline double up(bool& safe) {
@@ -168,7 +188,8 @@ template <class T> class ScaledTree {
     }
 
     // Marginals times the weight; pairs as in `TreePass::down`.
-    inline void down(double weight, T* unary_gradient, T* pair_gradient, int64_t gradient_stride, std::vector<T>& room) {
+    inline void down(double weight, T* unary_gradient, T* pair_gradient, int64_t gradient_stride,
+                     std::vector<T>& room) {
         const bool later = pair_gradient && shared_;  // outer products that are added up at once
         room.resize(static_cast<size_t>((8 + (later ? 2 * tree_.count : 0)) * padded_));
         T *lines = room.data() + 8 * padded_, *columns = lines + tree_.count * padded_;
@@ -209,12 +230,14 @@ template <class T> class ScaledTree {
                 if (later) {
                     const bool swapped = tree_.swapped[node];
                     std::copy(swapped ? ratio[r] : own, (swapped ? ratio[r] : own) + padded_, lines + steps * padded_);
-                    std::copy(swapped ? own : ratio[r], (swapped ? own : ratio[r]) + padded_, columns + steps * padded_);
+                    std::copy(swapped ? own : ratio[r], (swapped ? own : ratio[r]) + padded_,
+                              columns + steps * padded_);
                     ++steps;
                 } else if (pair_gradient) {
                     pairs(node, ratio[r], pair_gradient + tree_.edge[node] * gradient_stride, table);
                 }
-                for (int64_t c = 0; c < padded_; c += Lanes<T>::count) store(own + c, load(own + c) * load(share[r] + c));
+                for (int64_t c = 0; c < padded_; c += Lanes<T>::count)
+                    store(own + c, load(own + c) * load(share[r] + c));
             }
             last = k;
         }
@@ -235,7 +258,8 @@ template <class T> class ScaledTree {
         while (size < 4 && k + size < tree_.count && alike(first, tree_.order[k + size])) ++size;
         return size;
     }
-    // The same, counted backwards; parents of one height differ from their children's, so nobody waits for another of the group.
+    // The same, counted backwards; parents of one height differ from their children's, so nobody waits for another of
+    // the group.
     inline int group_back(int64_t k) const {
         const int64_t last = tree_.order[k];
         int size = 1;
@@ -243,7 +267,9 @@ template <class T> class ScaledTree {
         while (size < 4 && k - size >= 0 && alike(last, tree_.order[k - size])) ++size;
         return size;
     }
-    bool alike(int64_t a, int64_t b) const { return tree_.parent[b] >= 0 && tree_.height[a] == tree_.height[b] && tree_.swapped[a] == tree_.swapped[b]; }
+    bool alike(int64_t a, int64_t b) const {
+        return tree_.parent[b] >= 0 && tree_.height[a] == tree_.height[b] && tree_.swapped[a] == tree_.swapped[b];
+    }
 
     const Exponentials<T>& weights(int64_t node) {
         if (shared_) return *shared_;
@@ -265,21 +291,22 @@ template <class T> class ScaledTree {
         if (labels % lanes) visit(last, load(from + last));
     }
 
-    // exp(unary - max) of a node; returns the maximum, and notes scores that spread too far.  What pads a row is zero from the start.
+    // exp(unary - max) of a node; returns the maximum, and notes scores that spread too far.  What pads a row is zero
+    // from the start.
     inline double start(int64_t node, I<T>& lost) {
         const V<T> nothing = all<T>(-std::numeric_limits<T>::infinity()), far = all<T>(-Bounds<T>::spread);
         T* out = belief(node);
         received_[node] = 0;
         V<T> highs = nothing, lows = -nothing;
-        each(node, [&](int64_t, V<T> x)  {
+        each(node, [&](int64_t, V<T> x) {
             highs = larger<T>(x, highs);
             lows = smaller<T>(x, lows);
         });
         const T high = horizontal_max<T>(highs), base = high > nothing[0] ? high : 0;
         if (-horizontal_max<T>(-lows) - base >= far[0])  // none of them is too far away, or not allowed
-            each(node, [&](int64_t c, V<T> x)  { store(out + c, small_exponential<T>(x - base)); });
+            each(node, [&](int64_t c, V<T> x) { store(out + c, small_exponential<T>(x - base)); });
         else
-            each(node, [&](int64_t c, V<T> x)  {
+            each(node, [&](int64_t c, V<T> x) {
                 lost |= (x - base < far) & (x > nothing);
                 store(out + c, exponential<T>(x - base));
             });
@@ -295,12 +322,14 @@ template <class T> class ScaledTree {
         return sum > 0 ? std::log(static_cast<double>(sum)) : NOTHING;
     }
 
-    // The parent's belief times a message; now and then it is rescaled on the way: returns the exponent that was taken out.
+    // The parent's belief times a message; now and then it is rescaled on the way: returns the exponent that was taken
+    // out.
     inline int64_t receive(int64_t node, I<T>& lost, bool& safe) {
         const int64_t parent = tree_.parent[node];
         const T* sent = message(node);
         T* above = belief(parent);
-        const V<T> zero = V<T>{}, least = all<T>(std::numeric_limits<T>::min()), most = all<T>(std::numeric_limits<T>::max());
+        const V<T> zero = V<T>{}, least = all<T>(std::numeric_limits<T>::min()),
+                   most = all<T>(std::numeric_limits<T>::max());
         for (int64_t c = 0; c < padded_; c += Lanes<T>::count) {
             const V<T> before = load(above + c), factor = load(sent + c), after = before * factor;
             lost |= ((after < least) & (smaller<T>(before, factor) > zero)) | (after > most);
@@ -309,8 +338,8 @@ template <class T> class ScaledTree {
         return ++received_[parent] % 4 ? 0 : settle(parent, safe);
     }
 
-    // Rescale a belief; returns the exponent that was taken out.  A settled belief is at least the floor, so that its products with
-    // the table are normal numbers.
+    // Rescale a belief; returns the exponent that was taken out.  A settled belief is at least the floor, so that its
+    // products with the table are normal numbers.
     inline int64_t settle(int64_t node, bool& safe) {
         T* own = belief(node);
         int64_t exponent = 0;

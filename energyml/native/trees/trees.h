@@ -18,9 +18,10 @@ template <class T> struct Trees {
     T* unary_gradient;
     T* pair_gradient;  // [B or threads, edges or 1, labels, labels]
     int64_t gradient_stride;
-    T* apart;        // [threads, labels, labels]: the safe way's share of the gradient of a table that all edges share
+    T* apart;         // [threads, labels, labels]: the safe way's share of the gradient of a table that all edges share
     int64_t* labels;  // [B, nodes]
-    const int64_t* answers;  // [B, nodes]: log-probabilities of these are wanted in place of log Z, not a number where one is no label
+    const int64_t* answers;  // [B, nodes]: log-probabilities of these are wanted in place of log Z, not a number where
+                             // one is no label
 
     bool shared() const { return !example_stride && !edge_stride; }
 };
@@ -32,21 +33,25 @@ template <class T> struct TreeRoom {
     std::vector<double> safe;
 };
 
-template <class T> inline void sum_tree(const Trees<T>& trees, int64_t example, int thread, const Exponentials<T>* shared, TreeRoom<T>& room) {
+template <class T> inline void sum_tree(const Trees<T>& trees, int64_t example, int thread,
+                                        const Exponentials<T>* shared, TreeRoom<T>& room) {
     const int64_t cells = trees.forest.nodes * trees.forest.labels, table = trees.forest.labels * trees.forest.labels;
     const T* unary = trees.unary + example * cells;
     const T* pair = trees.pair + example * trees.example_stride;
     const int64_t gradient_step = trees.edge_stride ? table : 0;
-    T* gradient = trees.pair_gradient ? trees.pair_gradient + (trees.example_stride ? example : thread) * trees.gradient_stride : nullptr;
+    T* gradient = trees.pair_gradient
+                      ? trees.pair_gradient + (trees.example_stride ? example : thread) * trees.gradient_stride
+                      : nullptr;
     T* const safe_gradient = gradient && trees.apart ? trees.apart + thread * table : gradient;
     T* const unary_gradient = trees.unary_gradient + example * cells;
     const bool back = trees.weights != nullptr;
     const double weight = back ? trees.weights[example] : 0;
-    const auto sum = [&](double by)  {  // log Z, and its gradient times this
+    const auto sum = [&](double by) {  // log Z, and its gradient times this
         bool safe = !shared || shared->narrow;
         double log_z = NOTHING;
         if (safe) {
-            ScaledTree<T> fast(trees.forest, example, unary, pair, trees.edge_stride, shared, room.state.data(), room.received.data());
+            ScaledTree<T> fast(trees.forest, example, unary, pair, trees.edge_stride, shared, room.state.data(),
+                               room.received.data());
             log_z = fast.up(safe);
             if (safe && back && log_z > NOTHING) fast.down(by, unary_gradient, gradient, gradient_step, room.some);
         }
@@ -61,7 +66,8 @@ template <class T> inline void sum_tree(const Trees<T>& trees, int64_t example, 
         value = sum(weight);
         return;
     }
-    const TreeAnswer<T> answer{{trees.forest, example}, trees.forest.labels, trees.answers + example * trees.forest.nodes};
+    const TreeAnswer<T> answer{
+        {trees.forest, example}, trees.forest.labels, trees.answers + example * trees.forest.nodes};
     value = answer.exists() ? answer.score(unary, pair, trees.edge_stride) : std::numeric_limits<double>::quiet_NaN();
     if (!(value > NOTHING)) return;
     value -= sum(-weight);
@@ -72,17 +78,21 @@ template <class T>
 inline void sum_trees(const Trees<T>& trees, int64_t first, int64_t last, int thread, const Exponentials<T>* shared) {
     TreeRoom<T> room;
     room.received.resize(static_cast<size_t>(trees.forest.nodes));
-    room.state.resize(static_cast<size_t>(2 * trees.forest.nodes * round_up(trees.forest.labels, Lanes<T>::count)) + 16);
+    room.state.resize(static_cast<size_t>(2 * trees.forest.nodes * round_up(trees.forest.labels, Lanes<T>::count)) +
+                      16);
     for (int64_t example = first; example < last; ++example) sum_tree<T>(trees, example, thread, shared, room);
 }
 
 // Whether no score of the best answer is so large that rounding to floats might have decided between it and others.
-template <class T> inline bool rounding_is_small(const Trees<T>& trees, int64_t example, const T* unary, const T* pair) {
+template <class T> inline bool rounding_is_small(const Trees<T>& trees, int64_t example, const T* unary,
+                                                 const T* pair) {
     constexpr T most = 1 << 15;  // the spacing of such floats is 0.004
-    const TreeAnswer<T> answer{{trees.forest, example}, trees.forest.labels, trees.labels + example * trees.forest.nodes};
+    const TreeAnswer<T> answer{
+        {trees.forest, example}, trees.forest.labels, trees.labels + example * trees.forest.nodes};
     bool small = std::isfinite(trees.log_z[example]);
-    answer.each([&](int64_t entry) { small = small && std::fabs(unary[entry]) <= most; },
-                [&](int64_t row, int64_t entry) { small = small && std::fabs(pair[row * trees.edge_stride + entry]) <= most; });
+    answer.each(
+        [&](int64_t entry) { small = small && std::fabs(unary[entry]) <= most; },
+        [&](int64_t row, int64_t entry) { small = small && std::fabs(pair[row * trees.edge_stride + entry]) <= most; });
     return small;
 }
 
@@ -91,7 +101,8 @@ template <class T> inline double best_in_double(const Trees<T>& trees, int64_t e
     const Tree tree(trees.forest, example);
     const int64_t labels = trees.forest.labels, cells = tree.nodes * labels;
     int64_t tables = 1;
-    for (int64_t node = 0; node < tree.nodes && trees.edge_stride; ++node) tables = std::max(tables, tree.edge[node] + 1);
+    for (int64_t node = 0; node < tree.nodes && trees.edge_stride; ++node)
+        tables = std::max(tables, tree.edge[node] + 1);
     const T *unary = trees.unary + example * cells, *pair = trees.pair + example * trees.example_stride;
     wide.assign(unary, unary + cells);
     wide.insert(wide.end(), pair, pair + tables * labels * labels);
@@ -109,14 +120,18 @@ template <class T> inline void best_trees(const Trees<T>& trees, int64_t first, 
         int64_t* labels = trees.labels + example * trees.forest.nodes;
         BestTree<T> tree(trees.forest, example, unary, pair, trees.edge_stride, shared);
         trees.log_z[example] = tree.run(room, labels);
-        if (std::is_same_v<T, float> && !rounding_is_small(trees, example, unary, pair)) trees.log_z[example] = best_in_double(trees, example, wide);
+        if (std::is_same_v<T, float> && !rounding_is_small(trees, example, unary, pair))
+            trees.log_z[example] = best_in_double(trees, example, wide);
     }
 }
 
 template <class T> static void sweep_trees(const Trees<T>& trees, int threads) {
     const int64_t labels = trees.forest.labels, padded = round_up(labels, Lanes<T>::count), table = labels * labels;
     if (labels == 0) {  // nodes without labels have no answer
-        for (int64_t b = 0; b < trees.batch; ++b) trees.log_z[b] = trees.forest.count[b] == 0 ? 0 : trees.answers ? std::numeric_limits<double>::quiet_NaN() : NOTHING;
+        for (int64_t b = 0; b < trees.batch; ++b)
+            trees.log_z[b] = trees.forest.count[b] == 0 ? 0
+                             : trees.answers            ? std::numeric_limits<double>::quiet_NaN()
+                                                        : NOTHING;
         return;
     }
     const int64_t each = (trees.batch + threads - 1) / threads;
