@@ -1,4 +1,4 @@
-"""Chains that the kernels take abreast, one in each lane: few labels, several chains, one table for all of them."""
+"""Chains side by side, one in each lane: few labels, several chains, one table for all of them."""
 
 import pytest
 import torch

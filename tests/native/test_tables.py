@@ -65,7 +65,7 @@ def test_against_the_recursion(shared, scale, forbidden, dtype):
         torch.testing.assert_close(log_z[finite].double(), expected[finite], rtol=relative, atol=near["atol"])
         torch.testing.assert_close(found_cells.double(), cells, **near)
         torch.testing.assert_close(found_steps.double(), steps, **near)
-        # without those of steps, chains of few labels are answered abreast, which rounds in another order
+        # without those of steps, chains of few labels are answered side by side, which rounds in another order
         alone = native.marginals(unary, pair, count)[0]
         torch.testing.assert_close(alone, found_cells, rtol=0, atol=2e-6 if dtype == torch.float32 else 1e-14)
 

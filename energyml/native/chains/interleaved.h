@@ -1,5 +1,5 @@
-// Chains abreast: a vector holds one label of as many chains as it has lanes, in exp space as in scaled.h, with the
-// same rules.
+// Chains side by side: a vector holds one label of as many chains as it has lanes, in exp space as in scaled.h, with
+// the same rules.
 //
 // For few labels: a row of them would leave lanes empty, and each row would search its own largest entry across its
 // lanes.  Unaries and marginals are transposed on the way in and out.  All steps of all chains share one table.  Scores

@@ -1,5 +1,5 @@
-// What chains abreast (see abreast.h) share, however many of them a vector holds: when they are worth it, and their
-// table.
+// What chains side by side (see interleaved.h) share, however many of them a vector holds: when they are worth it, and
+// their table.
 #pragma once
 
 #include "scaled.h"
@@ -10,8 +10,8 @@ namespace energyml {
 // within reach of chains.
 constexpr int64_t BROAD_LABELS = 16;
 
-// Whether chains are worth being taken abreast: they share one table, fill most lanes, and have so few labels that rows
-// of them are slower (measured by benchmarks/exact).  Exponents are added up in as many bits as a label has.
+// Whether chains are worth being taken side by side: they share one table, fill most lanes, and have so few labels that
+// rows of them are slower (measured by benchmarks/exact).  Exponents are added up in as many bits as a label has.
 template <class T, class In> static bool goes_interleaved(const Chain<In>& chain, size_t count, int64_t vectors) {
     constexpr int64_t lanes = Lanes<T>::count;
     const int64_t chains = static_cast<int64_t>(count);

@@ -1,5 +1,5 @@
-// Viterbi over chains abreast (see abreast.h).  As in viterbi.h no back-pointers are stored: the way back finds the
-// best earlier label of all chains at once, as a line of the table fits into two vectors.
+// Viterbi over chains side by side (see interleaved.h).  As in viterbi.h no back-pointers are stored: the way back
+// finds the best earlier label of all chains at once, as a line of the table fits into two vectors.
 #pragma once
 
 #include "interleaved.h"

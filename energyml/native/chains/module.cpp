@@ -86,8 +86,8 @@ static bool labelled(PyObject* object, const Given& given, Tensor& out) {
            out.shape[1] == given.size();
 }
 
-// What a forward pass leaves for the backward pass: two rows of padded labels for each cell, of the scores' own type, and
-// 9 bytes for each chain; else a Python error is set.
+// What a forward pass leaves for the backward pass: two rows of padded labels for each cell, of the scores' own type,
+// and 9 bytes for each chain; else a Python error is set.
 static bool kept_for(PyObject* kept_object, PyObject* state_object, const Given& given, Tensor& kept, Tensor& state) {
     const int64_t lanes = Lanes<float>::count * 4 / (given.unary.kind == DOUBLES ? 8 : 4);
     const int64_t cells = given.batch() * given.size() * round_up(given.labels(), lanes);

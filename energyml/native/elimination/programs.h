@@ -171,8 +171,8 @@ struct Layout {
     std::vector<int64_t> tables;  // for each table: its entries for one example (0 where there is none), how many cells
                                   // its factors have, the strides of these, how many axes its index set has, these with
                                   // sizes and strides; strides of a cell that stands in a scope twice are added up
-    int64_t count = 0;     // tables
-    const int64_t* known;  // [known_count]: the known cells, in the order of their labels
+    int64_t count = 0;            // tables
+    const int64_t* known;         // [known_count]: the known cells, in the order of their labels
     int64_t known_count;
 
     // One more table: the sizes of its index set, and where there is one its shape without the batch axis.
