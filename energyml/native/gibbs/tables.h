@@ -56,7 +56,7 @@ template <class T> struct TableSweep {
     const T** said;          // [busiest + 1]
 
     // Whether all labels are such that tables have rows for them.
-    INLINE bool move(const int64_t* const* from, int32_t* to) const {
+    bool move(const int64_t* const* from, int32_t* to) const {
         bool fine = true;
         Packed{places, row, first, count, nullptr}.runs([&](int64_t v, int64_t at, int64_t each, int64_t cell) {
             for (int64_t c = 0; c < count; ++c)
@@ -68,7 +68,7 @@ template <class T> struct TableSweep {
         });
         return fine;
     }
-    INLINE void move_back() const {
+    void move_back() const {
         Packed{places, row, first, count, nullptr}.runs([&](int64_t v, int64_t at, int64_t each, int64_t cell) {
             for (int64_t c = 0; c < count; ++c)
                 for (int64_t i = 0; i < each; ++i) places.out[v][at + c * each + i] = labels[(cell + i) * BESIDE + c];
@@ -77,7 +77,7 @@ template <class T> struct TableSweep {
 
     // The rows of scores that add up to those of a cell in chain c, its own first; how many, and how many of them are
     // settled.
-    INLINE void listen(int64_t place, int64_t c, int64_t& heard, int64_t& settled) const {
+    void listen(int64_t place, int64_t c, int64_t& heard, int64_t& settled) const {
         const int64_t cell = graph.order[place], v = graph.variable[cell], width = graph.padded[v];
         said[0] = graph.unary[v] + row * graph.unary_row[v] + graph.rank[cell] * width;
         heard = settled = 1;
@@ -97,7 +97,7 @@ template <class T> struct TableSweep {
 
     // Exponentials of tempered scores in `weights`, their sums in `sums`; the total, which is 0 where all labels are
     // forbidden.
-    INLINE double weigh(int64_t heard, int64_t width, T beta) const {
+    double weigh(int64_t heard, int64_t width, T beta) const {
         constexpr T never = -std::numeric_limits<T>::infinity();
         V<T> top = all<T>(never);
         for (int64_t k = 0; k < width; k += LANES) {
@@ -133,7 +133,7 @@ template <class T> struct TableSweep {
         }
     }
     // The label at a place in [0, total) of the cumulated weights.
-    INLINE int32_t found(double place, int64_t width) const {
+    int32_t found(double place, int64_t width) const {
         int64_t k = 0;
         for (; k + PART < width && place >= sums[k / PART]; k += PART) place -= sums[k / PART];
         // Rounding may lead past the end, or to a part without weights: the last label with a weight is meant.
@@ -148,7 +148,7 @@ template <class T> struct TableSweep {
         return last;
     }
 
-    INLINE void draw(int64_t place, const Key& key, bool last) {
+    void draw(int64_t place, const Key& key, bool last) {
         const int64_t cell = graph.order[place], width = graph.padded[graph.variable[cell]];
         const int64_t own = (graph.example ? graph.example[cell] : 0) * BESIDE;
         int32_t* here = labels + cell * BESIDE;
@@ -208,7 +208,7 @@ template <class T> struct TableSweep {
     }
 
     // A cell of at most `PARTS` vectors of labels.
-    template <int PARTS> INLINE void draw_few(int64_t place, const Key& key, bool last) {
+    template <int PARTS> void draw_few(int64_t place, const Key& key, bool last) {
         constexpr T never = -std::numeric_limits<T>::infinity();
         const int64_t cell = graph.order[place], many = graph.labels[graph.variable[cell]];
         const int64_t own = (graph.example ? graph.example[cell] : 0) * BESIDE;
@@ -284,7 +284,7 @@ template <class T> struct TableSweep {
         return made;
     }
 
-    INLINE void sweeps() {
+    void sweeps() {
         for (int64_t sweep = 0; sweep < request.sweeps; ++sweep) {
             const Key key(request.keys[sweep]);
             const bool last = sweep + 1 == request.sweeps;
@@ -300,7 +300,7 @@ template <class T> struct TableSweep {
         }
     }
     // False where a label is none of its variable's.
-    INLINE bool run() {
+    bool run() {
         std::memset(labels, 0,
                     places.cells * BESIDE * sizeof(int32_t));  // lanes without a chain read rows of tables too
         if (!move(places.in, labels)) return false;
