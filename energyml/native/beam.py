@@ -183,53 +183,8 @@ def attend(
     return found
 
 
-def lstm_cell(
-    parts: list[tuple[Tensor, Tensor | None]], before: Tensor, parent: Tensor, rows: int
-) -> tuple[Tensor, Tensor]:
-    """The states and cells [R, H] after a step whose gates are a sum.
-
-    Args:
-        parts: at most four times [N, 4 H], and [R] which row of it each row adds; its own where left out.
-        before: [N, H]: cells before the step.
-        parent: [R]: which of them each row has.
-        rows: R.
-    """
-    assert kernels is not None
-    hidden = before.shape[1]
-    state, cell = (torch.empty(rows, hidden, dtype=before.dtype, device="cpu") for _ in range(2))
-    given: list[int] = []
-    for part, which in parts:
-        given += [part.data_ptr(), 0 if which is None else which.data_ptr()]
-    given += [0] * (8 - len(given))
-    kernels.cell(
-        int(before.dtype is torch.float64), rows, hidden, *given, before.data_ptr(), parent.data_ptr(),
-        state.data_ptr(), cell.data_ptr(), _threads(8 * rows * hidden),
-    )  # fmt: skip
-    return state, cell
-
-
-def normed(x: Tensor, norm: torch.nn.LayerNorm, added: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """The layer normalisation [R, H] of x [R, H], after adding [R, H] and a bias [H] to it in place."""
-    assert kernels is not None
-    found = torch.empty_like(x)
-    delta, bias = (0, 0) if added is None else (added[0].data_ptr(), added[1].data_ptr())
-    kernels.norm(
-        int(x.dtype is torch.float64), x.shape[0], x.shape[1], x.data_ptr(), delta, bias, norm.weight.data_ptr(),
-        norm.bias.data_ptr(), norm.eps, found.data_ptr(), _threads(x.numel()),
-    )  # fmt: skip
-    return found
-
-
-def gelu_(x: Tensor, bias: Tensor) -> Tensor:
-    """The Gaussian error linear unit of x [R, H] plus a bias [H], in place."""
-    assert kernels is not None
-    rows, size = x.shape
-    kernels.gelu(int(x.dtype is torch.float64), rows, size, x.data_ptr(), bias.data_ptr(), _threads(4 * x.numel()))
-    return x
-
-
 def _threads(work: int) -> int:
     return max(1, min(torch.get_num_threads(), work // WORTH_A_THREAD))
 
 
-__all__ = ["WIDEST", "Choosing", "Rows", "attend", "gelu_", "lstm_cell", "normed", "serves"]
+__all__ = ["WIDEST", "Choosing", "Rows", "attend", "serves"]

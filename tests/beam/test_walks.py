@@ -137,23 +137,6 @@ def test_caches_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_pieces_between_products(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, delta = (4 * torch.randn(3, 21, generator=generator, dtype=dtype) for _ in range(2))
-    bias = torch.randn(21, generator=generator, dtype=dtype)
-    norm = torch.nn.LayerNorm(21, dtype=dtype)
-    with torch.no_grad():
-        norm.weight.copy_(bias + 1)
-        norm.bias.copy_(bias - 1)
-        summed = x + delta + bias
-        torch.testing.assert_close(native.normed(x.clone(), norm, (delta, bias)), norm(summed))
-        torch.testing.assert_close(native.normed(x.clone(), norm), norm(x))
-        wide = torch.cat([x + bias, torch.tensor([[-30.0, -5.0, 0.0, 5.0, 30.0, *[1e-4] * 16]], dtype=dtype)])
-        found = native.gelu_(wide - bias, bias)
-        torch.testing.assert_close(found, torch.nn.functional.gelu(wide), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("size", "wide"), [(5, 5), (16, 16), (32, 32), (64, 64), (128, 128), (32, 11)])
 def test_attention_over_lists(size: int, wide: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(size)

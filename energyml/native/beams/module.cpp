@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "choice.h"
-#include "reading.h"
+#include "attention.h"
 
 using namespace energyml;
 
@@ -136,85 +136,10 @@ static PyObject* attend(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return take.number() ? attended<double>(take) : attended<float>(take);
 }
 
-// Work that is done row by row.
-template <class Work> static PyObject* by_row(const Work& work, [[maybe_unused]] int threads) {
-    Py_BEGIN_ALLOW_THREADS
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-#endif
-        for (int64_t row = 0; row < work.rows; ++row) work.run(row);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
-}
-
-template <class T> static PyObject* stepped(Arguments take) {
-    Cell<T> cell;
-    cell.rows = take.number();
-    cell.hidden = take.number();
-    for (int k = 0; k < 4; ++k) {
-        cell.part[k] = take.pointer<const T>();
-        cell.which[k] = take.pointer<const int64_t>();
-    }
-    cell.before = take.pointer<const T>();
-    cell.parent = take.pointer<const int64_t>();
-    cell.state = take.pointer<T>();
-    cell.cell = take.pointer<T>();
-    const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return nullptr;
-    return by_row(cell, threads);
-}
-
-// cell(double?, rows, hidden, four times: part, which; cells before, parent, state, cell, threads)
-static PyObject* cell(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 1 + 2 + 8 + 4 + 1)) return nullptr;
-    Arguments take{args};
-    return take.number() ? stepped<double>(take) : stepped<float>(take);
-}
-
-template <class T> static PyObject* normed(Arguments take) {
-    Norm<T> norm;
-    norm.rows = take.number();
-    norm.size = take.number();
-    norm.x = take.pointer<T>();
-    for (const T** one : {&norm.delta, &norm.bias, &norm.gain, &norm.shift}) *one = take.pointer<const T>();
-    norm.epsilon = take.real();
-    norm.out = take.pointer<T>();
-    const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return nullptr;
-    return by_row(norm, threads);
-}
-
-// norm(double?, rows, size, x, delta, bias, gain, shift, epsilon, out, threads)
-static PyObject* norm(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 11)) return nullptr;
-    Arguments take{args};
-    return take.number() ? normed<double>(take) : normed<float>(take);
-}
-
-template <class T> static PyObject* gelued(Arguments take) {
-    Gelu<T> gelu;
-    gelu.rows = take.number();
-    gelu.size = take.number();
-    gelu.x = take.pointer<T>();
-    gelu.bias = take.pointer<const T>();
-    const int threads = static_cast<int>(take.number());
-    if (PyErr_Occurred()) return nullptr;
-    return by_row(gelu, threads);
-}
-
-// gelu(double?, rows, size, x, bias, threads)
-static PyObject* gelu(PyObject*, PyObject* const* args, Py_ssize_t n) {
-    if (!counted(n, 6)) return nullptr;
-    Arguments take{args};
-    return take.number() ? gelued<double>(take) : gelued<float>(take);
-}
-
 static PyMethodDef methods[] = {{"choose", FAST(choose), METH_FASTCALL, "The best continuations of all examples."},
                                 {"follow", FAST(follow), METH_FASTCALL, "Answers along back-pointers."},
                                 {"attend", FAST(attend), METH_FASTCALL, "Attention over lists of positions."},
-                                {"cell", FAST(cell), METH_FASTCALL, "The pointwise part of an LSTM's step."},
-                                {"norm", FAST(norm), METH_FASTCALL, "A residual and its layer normalisation."},
-                                {"gelu", FAST(gelu), METH_FASTCALL, "The Gaussian error linear unit, in place."},
-                                {nullptr, nullptr, 0, nullptr}};
+                                                                                                                    {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{nullptr, 0}};
 
