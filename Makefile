@@ -22,7 +22,7 @@ $(BIN)/python:
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(STAMP): pyproject.toml setup.py $(wildcard backends/native/*.h backends/native/*.cpp) | $(BIN)/python
+$(STAMP): pyproject.toml setup.py $(wildcard energyml/native/*/*.h energyml/native/*/*.cpp) | $(BIN)/python
 	@echo "installing into $(VENV)"
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || $(PIP) install '$(TORCH)'
 	@$(PIP) install --editable '.[dev]'

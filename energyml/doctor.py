@@ -25,6 +25,10 @@ OPTIONAL = {
 }
 
 
+# what it costs where native code is not built
+COST = "at up to ten times the time on CPUs"
+
+
 def examine() -> tuple[str, bool]:
     """A report, and whether everything that is needed is there."""
     missing = [name for name in REQUIRED if _version(name) is None]
@@ -37,7 +41,7 @@ def examine() -> tuple[str, bool]:
     ]
     lines += ["", "devices", *(f"  {line}" for line in _devices(missing))]
     lines += ["", "grammar", f"  {_tables()}"]
-    lines += ["", "native kernels", f"  {_native(missing)}"]
+    lines += ["", "native code", f"  {_native(missing)}"]
     lines += ["", "backends", *_backends()]
     lines += ["", "all is well" if not missing else f"missing: {', '.join(missing)}"]
     return "\n".join(lines), not missing
@@ -69,19 +73,16 @@ def _devices(missing: list[str]) -> list[str]:
 def _native(missing: list[str]) -> str:
     if "torch" in missing:
         return "unknown: torch is missing"
-    native = import_module("energyml.backends.native")
+    native = import_module("energyml.native")
     if native.set_aside:
         return "set aside by ENERGYML_NATIVE=0: torch serves instead"
-    modules = {
-        "chains": native.kernels, "graphs": native.graphs, "fields": native.fields, "sweeps": native.sweeps,
-        "beams": native.beams,
-    }  # fmt: skip
-    lacking = [what for what, module in modules.items() if module is None]
-    if lacking:
-        which = "" if len(lacking) == len(modules) else f" for {' and '.join(lacking)}"
-        return f"not built{which}: torch serves instead (a C++ compiler at install builds them)"
-    threads = "with" if native.kernels.has_openmp() else "without"
-    return f"built, {threads} OpenMP; chains use {native.kernels.instructions()} instructions"
+    if native.baseline is None:
+        system = "" if os.name == "posix" else f"; {platform.system()} has none"
+        return f"not built: torch serves instead, {COST} (GCC or Clang at install builds it{system})"
+    threads = "with" if native.baseline.has_openmp() else "without"
+    found = f"built, {threads} OpenMP: " + ", ".join(f"{part} {one}" for part, one in native.loaded.items())
+    lacking = [part for part in native.PARTS if part not in native.loaded]
+    return f"{found}; not built for {', '.join(lacking)}: torch serves instead, {COST}" if lacking else found
 
 
 def _tables() -> str:

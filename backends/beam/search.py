@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from energyml.backends.beam.walks import walk_of
-from energyml.backends.native.beam import WIDEST, Choosing, Rows
 from energyml.bind.steps import State, Steps
+from energyml.native.beam import WIDEST, Choosing, Rows
 
 _NINF = float("-inf")
 # On accelerators, looking whether everything has ended waits for the device.

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backends.native import beam as native
-from energyml.backends.native.beam import Rows
 from energyml.bind.steps import Steps
+from energyml.native import beam as native
+from energyml.native.beam import Rows
 from energyml.nets.attention import Attention, Block, attend, positions
 from energyml.nets.lstm_decoder import LSTMDecoder, LSTMState
 from energyml.nets.transformer_decoder import TransformerDecoder, TransformerState
@@ -120,7 +120,7 @@ class LSTMWalk:
 
     def step(self, rows: Rows, t: int) -> Tensor:
         """Scores [R, labels]; see `Walk`."""
-        net, count = self.net, len(rows)
+        net = self.net
         parts: list[tuple[Tensor, Tensor | None]] = [self._of_labels(rows.label)]
         if net.attention == "aligned":
             here = self.start.memory[:, min(t, self.start.memory.shape[1] - 1)]
@@ -133,13 +133,13 @@ class LSTMWalk:
             by_parent = self._compared(rows)
             read, parents = by_parent.index_select(0, rows.slot), torch.cat([parents, by_parent], 1)
         parts.append((F.linear(parents, self.recurrent), rows.slot))
-        state, cell = native.lstm_cell(parts, self.cell[0], rows.parent, count)
+        state, cell = _lstm_cell(parts, self.cell[0], rows.parent)
         self.hidden[0], self.cell[0] = state, cell
         for layer in range(1, net.layers):
             inputs, recurrent, bias, other = net.recurrence.all_weights[layer]
             own = F.linear(state, inputs, bias + other)
             before = F.linear(self.hidden[layer].index_select(0, rows.distinct), recurrent)
-            state, cell = native.lstm_cell([(own, None), (before, rows.slot)], self.cell[layer], rows.parent, count)
+            state, cell = _lstm_cell([(own, None), (before, rows.slot)], self.cell[layer], rows.parent)
             self.hidden[layer], self.cell[layer] = state, cell
         if net.attention == "dot":
             read = self.listed.read(state, self.none, self.keys, self.memory, 1, rows)
@@ -166,6 +166,26 @@ class LSTMWalk:
         query = self.net.query(self.hidden[-1].index_select(0, rows.distinct))
         scores = self.net.energy(torch.tanh(query.unsqueeze(1) + keys)).squeeze(-1)
         return (attend(scores, exists > 0.5).unsqueeze(1) @ memory).squeeze(1)
+
+
+def _lstm_cell(parts: list[tuple[Tensor, Tensor | None]], before: Tensor, parent: Tensor) -> tuple[Tensor, Tensor]:
+    """The states and cells [R, H] after a step whose gates are a sum.
+
+    Args:
+        parts: [N, 4 H], and [R] which row of it each row adds; its own where left out.
+        before: [N, H]: cells before the step.
+        parent: [R]: which of them each row has.
+    """
+    first, *others = (part if rows is None else part.index_select(0, rows) for part, rows in parts)
+    gates = sum(others, first)
+    inward, kept, new, outward = gates.chunk(4, 1)
+    cell = torch.sigmoid(kept) * before.index_select(0, parent) + torch.sigmoid(inward) * torch.tanh(new)
+    return torch.sigmoid(outward) * torch.tanh(cell), cell
+
+
+def _normed(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+    """The layer normalisation, without the time that calling a module takes."""
+    return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
 class TransformerWalk:
@@ -203,22 +223,21 @@ class TransformerWalk:
             x = x + self.state.context.index_select(0, rows.example)
         own = torch.arange(self.used, self.used + count, dtype=torch.int32, device="cpu").unsqueeze(1)
         self.lists = own if t == 0 else torch.cat([self.lists.index_select(0, rows.parent), own], 1)
-        normed = native.normed(x, self.blocks[0].norm)
+        normed = _normed(x, self.blocks[0].norm)
         for layer, block in enumerate(self.blocks):
             cache = self._room(layer, count)
             torch.mm(normed, block.shown, out=cache[self.used : self.used + count])
             query, keys, values = torch.mm(normed, block.asked), cache[:, :hidden], cache[:, hidden:]
             read = native.attend(query, block.asked_bias, keys, values, net.heads, self.lists)
-            added = torch.mm(read, block.out), block.out_bias
+            x += torch.mm(read, block.out).add_(block.out_bias)
             if block.cross is not None:
-                normed = native.normed(x, block.cross.norm, added)
-                query = torch.mm(normed, block.cross.asked)
+                query = torch.mm(_normed(x, block.cross.norm), block.cross.asked)
                 read = self.listed.read(query, block.cross.asked_bias, *self.memories[layer], net.heads, rows)
-                added = torch.mm(read, block.cross.out), block.cross.out_bias
-            normed = native.normed(x, block.wide_norm, added)
-            wide = native.gelu_(torch.mm(normed, block.wide), block.wide_bias)
+                x += torch.mm(read, block.cross.out).add_(block.cross.out_bias)
+            wide = F.gelu(torch.mm(_normed(x, block.wide_norm), block.wide).add_(block.wide_bias))
+            x += torch.mm(wide, block.narrow).add_(block.narrow_bias)
             after = net.norm if layer + 1 == len(self.blocks) else self.blocks[layer + 1].norm
-            normed = native.normed(x, after, (torch.mm(wide, block.narrow), block.narrow_bias))
+            normed = _normed(x, after)
         self.used += count
         return self.readout(normed)
 

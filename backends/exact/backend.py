@@ -17,11 +17,11 @@ from energyml.backends.exact.trees import TreeSession
 from energyml.backends.gaussian.iterative import Settings
 from energyml.backends.gaussian.methods import Policy
 from energyml.backends.gaussian.session import FieldSession
-from energyml.backends.native import graphs
 from energyml.bind.terms import BoundTerm
 from energyml.diagnostics import EnergyError
 from energyml.execution import graph_break, is_fullgraph
 from energyml.ir.graph import Graph
+from energyml.native import elimination as graphs
 from energyml.plan.structure import Structure
 
 # Graphs of more cells are left out of compiled code, unless all of it must be one graph: compiling takes about as long

@@ -20,9 +20,9 @@ from energyml.backends.exact.contraction import Piece, best_answers, best_throug
 from energyml.backends.exact.grounding import Group
 from energyml.backends.exact.plans import Plan, Tables
 from energyml.backends.logspace import entropy_terms, logsumexp, softmax
-from energyml.backends.native import graph as native
-from energyml.backends.native import graphs
 from energyml.execution import is_addressable
+from energyml.native import elimination as graphs
+from energyml.native import graph as native
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ from energyml.backends.exact.recursion import (
     chain_likelihood,
     chain_log_partition,
     chain_marginals,
+    log_partition_of,
 )
 from energyml.backends.exact.struct_engine import struct_log_partition
-from energyml.backends.native import available
-from energyml.backends.native import chain as native
 from energyml.diagnostics import EnergyError
+from energyml.native import available
+from energyml.native import chain as native
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,14 @@ def _demanded(potentials: Potentials) -> Potentials:
 
 
 def _native_log_partition(potentials: Potentials) -> Tensor:
-    found = native.log_partition(potentials.scores, potentials.steps, potentials.count)
+    found = native.log_partition(potentials.scores, potentials.steps, potentials.count, log_partition_of)
     assert found is not None
     return found
 
 
 def _native_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None] | None:
     if potentials.tracked:
-        return native.tracked_marginals(potentials.scores, potentials.steps, potentials.count)
+        return native.tracked_marginals(potentials.scores, potentials.steps, potentials.count, log_partition_of)
     return native.marginals(potentials.scores, potentials.steps, potentials.count, pairs)
 
 
@@ -79,7 +80,7 @@ def _torch_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tenso
 
 
 def _native_likelihood(potentials: Potentials, labels: Tensor) -> Tensor | None:
-    return native.log_likelihood(potentials.scores, potentials.steps, potentials.count, labels)
+    return native.log_likelihood(potentials.scores, potentials.steps, potentials.count, labels, log_partition_of)
 
 
 def _native_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
@@ -96,7 +97,7 @@ def _torch_best(potentials: Potentials) -> tuple[Tensor, Tensor]:
 
 
 def _auto_log_partition(potentials: Potentials) -> Tensor:
-    found = native.log_partition(potentials.scores, potentials.steps, potentials.count)
+    found = native.log_partition(potentials.scores, potentials.steps, potentials.count, log_partition_of)
     return chain_log_partition(potentials) if found is None else found
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from energyml.backends.exact.elimination import runs_natively, slopes, tracked
 from energyml.backends.exact.grounding import Sources
 from energyml.backends.logspace import logsumexp
-from energyml.backends.native.forest import Trees, order_trees, sweep
 from energyml.execution import is_addressable
+from energyml.native.forest import Trees, order_trees, sweep
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from torch import Tensor
 from energyml.backends.exact import recursion
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.logspace import difference
-from energyml.backends.native import chain as native
 from energyml.bind.batch import wide
 from energyml.diagnostics import ShapeError
 from energyml.execution import is_host_readable, refuse_single_call_tracers, under_transform
+from energyml.native import chain as native
 from energyml.result import ABSENT
 
 __all__ = ["chain_best", "chain_log_partition", "chain_log_prob", "chain_marginals", "chain_nll_and_grad"]
@@ -55,7 +55,7 @@ def _refuse_others(**given: object) -> None:
 def chain_log_partition(unary: Tensor, pair: Tensor, lengths: Tensor | None = None) -> Tensor:
     """[B]: log Z of each chain, -inf where nothing is allowed; differentiable twice.  Cost: O(B T C²)."""
     try:
-        found = native.log_partition(unary, pair, lengths)
+        found = native.log_partition(unary, pair, lengths, recursion.log_partition_of)
         return recursion.chain_log_partition(_potentials(unary, pair, lengths)) if found is None else found
     except (AttributeError, TypeError):
         _refuse_others(unary=unary, pair=pair, lengths=lengths)
@@ -69,7 +69,7 @@ def chain_log_prob(unary: Tensor, pair: Tensor, labels: Tensor, lengths: Tensor 
     -1 where a cell exists leaves that cell open.
     """
     try:
-        found = native.log_likelihood(unary, pair, lengths, labels)
+        found = native.log_likelihood(unary, pair, lengths, labels, recursion.log_partition_of)
         return _likelihood(unary, pair, labels, lengths) if found is None else found
     except (AttributeError, TypeError):
         _refuse_others(unary=unary, pair=pair, labels=labels, lengths=lengths)

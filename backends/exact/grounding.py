@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from energyml.backend import QueryRefused
-from energyml.backends.native.planning import Scopes, gathered
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
 from energyml.execution import as_numpy, is_recording
 from energyml.ir.graph import Affine, Binding, Edges, Graph
 from energyml.model.types import Extent
+from energyml.native.planning import Scopes, gathered
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from energyml.backend import QueryRefused
 from energyml.backends.exact.grounding import Group, Sources, Structure
-from energyml.backends.native import graph as native
-from energyml.backends.native import graphs
-from energyml.backends.native.planning import NativeCompiler
 from energyml.execution import CompileConstants
+from energyml.native import elimination as graphs
+from energyml.native import graph as native
+from energyml.native.planning import NativeCompiler
 from energyml.plan.elimination import PlainCompiler, Program, TooWide, cheapest
 
 Tables = Sequence["Tensor | None"]

@@ -25,6 +25,11 @@ def chain_log_partition(potentials: Potentials) -> Tensor:
     return log_partition(potentials)
 
 
+def log_partition_of(unary: Tensor, pair: Tensor, lengths: Tensor | None) -> Tensor:
+    """The same of unaries [B, T, C], pair scores [B or 1, T-1 or 1, C, C] and lengths: the twin of native code."""
+    return log_partition(Potentials(unary, pair, lengths))
+
+
 def chain_marginals(potentials: Potentials, pairs: bool) -> tuple[Tensor, Tensor | None]:
     """The marginals of cells [B, T, C] and, when asked for, of steps [B, T-1, C, C], without gradients.  O(B T C²).
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from energyml.backends import native
+from energyml import native
 from energyml.backends.gaussian.cg import Solution, Trace, conjugate_gradients, dot
 from energyml.backends.gaussian.definite import lower_bound, rounded
 from energyml.backends.gaussian.perturb import Perturbation
 from energyml.backends.gaussian.preconditioners import preconditioner
 from energyml.backends.gaussian.solver import LEAST, Normal, Outcome, Solver
-from energyml.backends.native import stencil as native_stencil
 from energyml.bind.quadratic import QuadraticForm
 from energyml.diagnostics import EnergyError
+from energyml.native import stencil as native_stencil
 
 # Residuals of so many units in the last place of |Q| |x| are those of rounding.
 ROUNDING = 16

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from energyml.backends.mcmc.factor_target import FactorTarget
-from energyml.backends.native.sweep import Order, PairGraph, Rows, Scopes, TableGraph, padded
+from energyml.native.sweep import Order, PairGraph, Rows, Scopes, TableGraph, padded
 
 Made = TypeVar("Made")
 

@@ -18,7 +18,7 @@ from energyml.backends.mcmc.gibbs import ChainGibbs, Filter, Paths
 from energyml.backends.mcmc.gibbs_graphs import levels_of, pair_graph, paired, table_graph
 from energyml.backends.mcmc.kernel import Current, Info, Kernel, State
 from energyml.backends.mcmc.randomness import Randomness
-from energyml.backends.native.sweep import Drawn, Order, Rows, Scopes, TableGraph, padded, serves, swept
+from energyml.native.sweep import Drawn, Order, Rows, Scopes, TableGraph, padded, serves, swept
 
 Span: TypeAlias = tuple[int, int]
 

@@ -11,8 +11,8 @@ import energyml as em
 from energyml.backends.beam import search as searching
 from energyml.backends.beam.search import Found, Plan, Search
 from energyml.backends.beam.walks import walk_of
-from energyml.backends.native import beam as native
 from energyml.bind.steps import Steps
+from energyml.native import beam as native
 from tests.beam.models import features, sharp
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="the native extension was not built")
@@ -134,23 +134,6 @@ def test_caches_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = Search(steps, PLANS["all"]).run()
     monkeypatch.setattr("energyml.backends.beam.walks.FIRST_STEPS", 1)
     same(Search(steps, PLANS["all"]).run(), wanted, 3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_pieces_between_products(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, delta = (4 * torch.randn(3, 21, generator=generator, dtype=dtype) for _ in range(2))
-    bias = torch.randn(21, generator=generator, dtype=dtype)
-    norm = torch.nn.LayerNorm(21, dtype=dtype)
-    with torch.no_grad():
-        norm.weight.copy_(bias + 1)
-        norm.bias.copy_(bias - 1)
-        summed = x + delta + bias
-        torch.testing.assert_close(native.normed(x.clone(), norm, (delta, bias)), norm(summed))
-        torch.testing.assert_close(native.normed(x.clone(), norm), norm(x))
-        wide = torch.cat([x + bias, torch.tensor([[-30.0, -5.0, 0.0, 5.0, 30.0, *[1e-4] * 16]], dtype=dtype)])
-        found = native.gelu_(wide - bias, bias)
-        torch.testing.assert_close(found, torch.nn.functional.gelu(wide), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backends import native
+from energyml import native
 
 torch.set_num_threads(1)
 
@@ -39,7 +39,7 @@ def test_the_same_answers(
     kind: str, lengths: tuple[int, int] | None, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr("energyml.backends.native.chain.kernels", None)
+        monkeypatch.setattr("energyml.native.chain.kernels", None)
     unary, pair, whole = scores(kind)
     count = None if lengths is None else torch.tensor(lengths)
     truth = em.compile(SPEC).double().infer(u=unary, v=whole, lengths=count, using="enumerate")
@@ -62,7 +62,7 @@ def test_gradients_without_a_tape_are_those_of_the_tape(
     kind: str, labels: list[list[int]], native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr("energyml.backends.native.chain.kernels", None)
+        monkeypatch.setattr("energyml.native.chain.kernels", None)
     unary, pair, _ = scores(kind)
     answer, count = torch.tensor(labels), torch.tensor([5, 4])
     with torch.no_grad():
@@ -105,7 +105,7 @@ CALLS = {
 }
 
 
-@pytest.mark.skipif(native.kernels is None, reason="the torch recursion takes lengths beyond the end for the end")
+@pytest.mark.skipif(native.chains is None, reason="the torch recursion takes lengths beyond the end for the end")
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("length", [4, -1, 100_000])
 def test_lengths_beyond_the_rows_are_refused(call, length):
@@ -147,7 +147,7 @@ def test_what_is_no_tensor_is_refused_by_its_name(
     name: str, wrong: str, tracked: bool, kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernels:
-        monkeypatch.setattr("energyml.backends.native.chain.kernels", None)
+        monkeypatch.setattr("energyml.native.chain.kernels", None)
     for other, shown in ((Tensor.numpy, "numpy.ndarray"), (Tensor.tolist, "list")):
         given = {
             "unary": torch.zeros(2, 4, 3),

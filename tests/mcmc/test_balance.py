@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from energyml import native
 from energyml.backend import Problem
-from energyml.backends import native
 from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
@@ -91,7 +91,7 @@ GIBBS = {
     "chains": lambda given: (ChainGibbs, factors(given)),
     "sites": lambda given: (SiteGibbs, ScoreTarget(given, 1)),
 }
-if native.sweeps is not None:
+if native.gibbs is not None:
     GIBBS["sequential, native"] = lambda given: (lambda t: NativeGibbs(t, "sequential"), factors(given))
     GIBBS["chains, native"] = lambda given: (NativeChains, factors(given))
     GIBBS["colours, native"] = lambda given: (lambda t: NativeGibbs(t, "coloured"), factors(given))
@@ -202,7 +202,7 @@ def test_clusters() -> None:
     Matrices(SwendsenWang, factors(problem(GRID))).check()
 
 
-@pytest.mark.parametrize("kind", [FactorGibbs, *([] if native.sweeps is None else [NativeGibbs])])
+@pytest.mark.parametrize("kind", [FactorGibbs, *([] if native.gibbs is None else [NativeGibbs])])
 def test_tempering(kind: type[FactorGibbs]) -> None:
     """Both rungs together: the product of their distributions is stationary, and swaps are in balance with it."""
     betas, target = [1.0, 0.4], factors(problem(PAIR, 2.0), 32)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import energyml as em
+from energyml import native
 from energyml.backend import QueryRefused
-from energyml.backends import native
 from energyml.backends.mcmc import swendsen_wang
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
@@ -55,7 +55,7 @@ SAMPLERS: dict[str, tuple[Any, str, int]] = {
 }
 
 
-if native.sweeps is not None:
+if native.gibbs is not None:
     SAMPLERS["gibbs, native"] = (lambda text: NativeGibbs(factors(problem(text), CHAINS), "sequential"), HARD, 12)
     SAMPLERS["colours, native"] = (lambda text: NativeGibbs(factors(problem(text), CHAINS), "coloured"), GRID, 12)
     SAMPLERS["latent, native"] = (lambda text: NativeGibbs(factors(problem(text), CHAINS), "sequential"), LATENT, 12)
@@ -123,7 +123,7 @@ def geweke(make: Any, count: int, rounds: int = 3) -> tuple[float, float]:
     [
         lambda given: FactorGibbs(factors(given), "sequential"),
         lambda given: FactorGibbs(factors(given), "coloured"),
-        lambda given: (FactorGibbs if native.sweeps is None else NativeGibbs)(factors(given), "coloured"),
+        lambda given: (FactorGibbs if native.gibbs is None else NativeGibbs)(factors(given), "coloured"),
         lambda given: Metropolis(ScoreTarget(given, 1), block=2, temperature=2.0),
         lambda given: GradientGibbs(factors(given)),
         lambda given: DiscreteLangevin(factors(given), 1.0),
@@ -151,7 +151,7 @@ def test_joint_distribution_catches_a_broken_sampler() -> None:
     "make",
     [
         lambda: FactorGibbs(factors(problem(GRID), 3), "coloured"),
-        lambda: (FactorGibbs if native.sweeps is None else NativeGibbs)(factors(problem(GRID), 3), "coloured"),
+        lambda: (FactorGibbs if native.gibbs is None else NativeGibbs)(factors(problem(GRID), 3), "coloured"),
         lambda: Metropolis(ScoreTarget(problem(MASKED, 0.6), 3), block=2, order="random"),
         lambda: GradientGibbs(factors(problem(CHAIN), 3)),
     ],
@@ -173,7 +173,7 @@ def test_saved_chains_resume_bit_by_bit(make: Any, tmp_path: Any) -> None:
         assert torch.equal(one, loaded.tensors()[name]), name
 
 
-@pytest.mark.parametrize("kind", [FactorGibbs, *([] if native.sweeps is None else [NativeGibbs])])
+@pytest.mark.parametrize("kind", [FactorGibbs, *([] if native.gibbs is None else [NativeGibbs])])
 def test_a_step_changes_nothing_in_place(kind: type[FactorGibbs]) -> None:
     kernel = kind(factors(problem(CHAIN), 5), "sequential")
     state = kernel.init(torch.Generator().manual_seed(4))

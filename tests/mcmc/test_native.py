@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 import energyml as em
+from energyml import native
 from energyml.backend import QueryRefused
-from energyml.backends import native
 from energyml.backends.mcmc.factor_target import FactorTarget, picked, replaced
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs
 from energyml.backends.mcmc.gibbs_graphs import paired
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs, PathSites, Sites
 from energyml.backends.mcmc.kernel import Current, State
 from energyml.backends.mcmc.tempering import Tempering
-from energyml.backends.native.sweep import swept
+from energyml.native.sweep import swept
 from tests.mcmc.exhaustive import all_labels
 from tests.mcmc.models import CHAIN as TINY
 from tests.mcmc.models import GRID as SPINS
@@ -25,7 +25,7 @@ from tests.mcmc.models import HARD, problem
 from tests.mcmc.test_balance import factors, states
 from tests.variational.graphs import CHAIN, GRAPH, GRID, TRIPLES, chain, grid, random_graph, triples
 
-pytestmark = pytest.mark.skipif(native.sweeps is None, reason="native code was not built")
+pytestmark = pytest.mark.skipif(native.gibbs is None, reason="native code was not built")
 CHAINS = 37  # no whole number of vectors
 
 ISING = """
@@ -226,8 +226,8 @@ def test_sweeps_together_are_sweeps_one_after_another() -> None:
 
 def test_known_numbers() -> None:
     """Threefry-4x32 with 20 rounds, from the test vectors of Random123."""
-    assert native.sweeps is not None
-    numbers, ones = native.sweeps.numbers, 2**32 - 1
+    assert native.gibbs is not None
+    numbers, ones = native.gibbs.numbers, 2**32 - 1
     assert numbers(0, 0, 0, 0, 0, 0, 0) == (0x9C6CA96A, 0xE17EAE66, 0xFC10ECD4, 0x5256A7D8)
     assert numbers(2**64 - 1, ones, ones, *[ones] * 4) == (0x2A881696, 0x57012287, 0xF6C7446E, 0xA16A6732)
     pi = (0x299F31D0A4093822, 0x082EFA98, 0xEC4E6C89, 0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
@@ -319,7 +319,7 @@ def test_the_engine_is_chosen_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_chains = kernel("gibbs(block: chains, engine: torch)")
     assert isinstance(torch_chains, ChainGibbs) and not isinstance(torch_chains, NativeChains)
     assert paired(target("ising")) and not paired(target("chain"))
-    monkeypatch.setattr("energyml.backends.native.sweep.kernels", None)
+    monkeypatch.setattr("energyml.native.sweep.kernels", None)
     assert isinstance(kernel("gibbs"), FactorGibbs)
     with pytest.raises(QueryRefused, match="`engine: torch` has the same distribution"):
         kernel("gibbs(engine: native)")

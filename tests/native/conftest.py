@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from energyml.backends.native import chain
+from energyml.native import chain
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from energyml.backends.native import forest
+from energyml.native import forest
 from tests.native.enumeration import enumerated
 from tests.native.test_masks import DENSE, MASKS, draw
 

@@ -1,4 +1,4 @@
-"""Chains by every instruction set that the kernels are compiled for: the same tests, in processes that use no other."""
+"""Every part of native code by every instruction set that it is compiled for, in processes that use no other."""
 
 import os
 import subprocess
@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from energyml.backends import native
+from energyml import native
 
 ROOT = Path(__file__).resolve().parents[2]
-ASK = "from energyml.backends.native import kernels; print(kernels.instructions())"
-SETS = {"v3": "x86-64-v3", "plain": "plain"}
-TESTED = ("test_chain.py", "test_tables.py", "test_abreast.py", "test_likelihood.py", "test_masks.py")
+ASK = "from energyml import native; print(*native.loaded.values())"
+SETS = ("v3", "plain")
+TESTED = {
+    "v3": ("native/test_chain.py", "native/test_tables.py", "native/test_interleaved.py", "native/test_products.py"),
+    "plain": (
+        "native/test_chain.py", "native/test_tables.py", "native/test_interleaved.py", "native/test_likelihood.py",
+        "native/test_masks.py", "native/test_products.py", "native/test_forest.py", "native/test_stencil.py",
+        "mcmc/test_native.py", "beam/test_walks.py",
+    ),
+}  # fmt: skip
 
-pytestmark = pytest.mark.skipif(not native.available, reason="the native kernels are not built, or set aside")
+pytestmark = pytest.mark.skipif(native.baseline is None, reason="native code is not built, or set aside")
 
 
 def run(said: str, *arguments: str) -> str:
@@ -25,8 +32,19 @@ def run(said: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("said", SETS)
+def test_all_parts_use_an_instruction_set(said: str) -> None:
+    chosen = run(said, "-c", ASK).split()
+    assert len(chosen) == len(native.PARTS)
+    assert set(chosen) <= {said, "plain"}  # a machine may not have the wider one
+
+
+@pytest.mark.parametrize("said", SETS)
 def test_older_instruction_sets(said: str) -> None:
-    chosen = run(said, "-c", ASK).strip()
-    assert chosen in (SETS[said], "plain")  # a machine may not have the wider one
-    files = [f"tests/native/{name}" for name in TESTED]
+    files = [f"tests/{name}" for name in TESTED[said]]
     assert " passed" in run(said, "-m", "pytest", *files, "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist")
+
+
+def test_other_words_are_refused() -> None:
+    environment = {**os.environ, "ENERGYML_NATIVE": "avx"}
+    done = subprocess.run([sys.executable, "-c", ASK], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "ENERGYML_NATIVE takes `v4`, `v3`, `plain` or `0`, found `avx`" in done.stderr

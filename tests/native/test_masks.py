@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import energyml as em
-from energyml.backends.native import available
-from energyml.backends.native import chain as native
+from energyml.native import available
+from energyml.native import chain as native
 from energyml.resolution import UNSEEN
 from tests.native.enumeration import enumerated
 

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import energyml as em
-from energyml.backends.native import graphs, planning
-from energyml.backends.native.planning import NativeCompiler, Scopes
+from energyml.native import elimination as graphs
+from energyml.native import planning
+from energyml.native.planning import NativeCompiler, Scopes
 from energyml.plan.elimination import SEARCHES, Compiler, PlainCompiler, Program, TooWide, cheapest
 
 pytestmark = pytest.mark.skipif(graphs is None, reason="the native extension was not built")
@@ -195,7 +196,8 @@ def test_best_answers_of_trees(labels: int, table: str, dtype: torch.dtype) -> N
 STARVED = """
 import resource
 import numpy as np
-from energyml.backends.native import graphs, planning
+from energyml.native import elimination as graphs
+from energyml.native import planning
 
 count = 20000
 members = np.array([cell for one in range(count) for cell in (one, (one * 7919 + 13) % count)], dtype=np.int64)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from energyml.backends.native import graph as native
-from energyml.backends.native import graphs
-from energyml.backends.native.planning import NativeCompiler, Scopes
+from energyml.native import elimination as graphs
+from energyml.native import graph as native
+from energyml.native.planning import NativeCompiler, Scopes
 from energyml.plan.elimination import cheapest
 
 pytestmark = pytest.mark.skipif(graphs is None, reason="the native kernels are not built")

@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ASK = """\
 from energyml import doctor
-from energyml.backends import native
-assert native.kernels is native.graphs is native.fields is native.sweeps is native.beams is None
+from energyml import native
+assert native.chains is native.trees is native.elimination is native.fields is native.gibbs is native.beams is None
 assert not native.available
 print(doctor.examine()[0])
 """

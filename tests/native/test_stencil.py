@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from energyml.backends.native import stencil
+from energyml.native import stencil
 
 pytestmark = pytest.mark.skipif(not stencil.available(), reason="the native extension was not built")
 

@@ -5,8 +5,9 @@ import torch
 
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.recursion import chain_best
-from energyml.backends.native import available
-from energyml.backends.native import chain as native
+from energyml.backends.exact.recursion import log_partition_of as twin
+from energyml.native import available
+from energyml.native import chain as native
 from tests.native.log_space import chain_log_partition
 
 pytestmark = pytest.mark.skipif(not available, reason="the native extension was not built")
@@ -64,7 +65,7 @@ def test_against_the_recursion(shared, scale, forbidden, dtype):
         torch.testing.assert_close(log_z[finite].double(), expected[finite], rtol=relative, atol=near["atol"])
         torch.testing.assert_close(found_cells.double(), cells, **near)
         torch.testing.assert_close(found_steps.double(), steps, **near)
-        # without those of steps, chains of few labels are answered abreast, which rounds in another order
+        # without those of steps, chains of few labels are answered side by side, which rounds in another order
         alone = native.marginals(unary, pair, count)[0]
         torch.testing.assert_close(alone, found_cells, rtol=0, atol=2e-6 if dtype == torch.float32 else 1e-14)
 
@@ -96,8 +97,8 @@ def test_derivatives(shared):
     unary, pair, count = draw(3, 4, 3, SHARED[shared], dtype=torch.float64, seed=1)
     unary.requires_grad_()
     pair.requires_grad_()
-    assert torch.autograd.gradcheck(lambda u, p: native.log_partition(u, p, count), (unary, pair))
-    assert torch.autograd.gradgradcheck(lambda u, p: native.log_partition(u, p, count), (unary, pair))
+    assert torch.autograd.gradcheck(lambda u, p: native.log_partition(u, p, count, twin), (unary, pair))
+    assert torch.autograd.gradgradcheck(lambda u, p: native.log_partition(u, p, count, twin), (unary, pair))
 
 
 @pytest.mark.parametrize("shared", SHARED)

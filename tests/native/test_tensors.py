@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from energyml.backends.native import chain as native
+from energyml.native import chain as native
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="the native kernels are not built")
 
