@@ -61,7 +61,7 @@ def unresolved(problem: Problem, session: Session, kind: str, value: Any, tracke
             return None
         # The magnitudes of an answer's scores add up to twice the positive ones less their total.
         positive = sum(counts[name] * float(one.amax().clamp(min=0)) for name, one in finite.items())
-        totals = session.ask(Query("log_partition")).value.double()
+        totals = session.ask(Query("log_partition", wide=True)).value.double()
         possible = ~totals.isneginf()
         loose = possible & ((2 * positive - totals.masked_fill(~possible, 0)) * _ROUNDING > UNSEEN)
         few = Few(problem, session, positive, tracked)

@@ -271,7 +271,7 @@ class GraphSession(Session):
         cells = [self._cell_table(v.name, v.dims, evidence, needed=True, whole=False) for v in self.graph.discrete]
         terms: list[Tensor | None] = self.tables()
         found = self.shares([*terms, *cells], [False] * len(terms) + [True] * len(cells))
-        return {v.name: self._without_absent(one, v.name, v.dims, 0.0)
+        return {v.name: self._without_absent(_untaped_shares(one, 1), v.name, v.dims, 0.0)
                 for v, one in zip(self.graph.discrete, found[len(terms) :], strict=True)}  # fmt: skip
 
     def _without_absent(self, value: Tensor, name: str, dims: tuple[str, ...], fill: float) -> Tensor:
@@ -325,10 +325,17 @@ class GraphSession(Session):
         wanted = [query.target in (None, name) for name in names]
         cells = self.cell_tables(self.problem.evidence)
         found = self.shares([*self.expanded(), *cells], [*wanted, *([False] * len(cells))])
-        return {
-            name: masked_table(term, self.batch, one) if self.sources.fixed else one
+        shares = {
+            name: _untaped_shares(one, len(term.term.scope))
             for name, term, one, asked in zip(names, self.terms, found, wanted, strict=False)
             if asked
+        }
+        if not self.sources.fixed:
+            return shares
+        return {
+            term.term.name: masked_table(term, self.batch, shares[term.term.name])
+            for term in self.terms
+            if term.term.name in shares
         }
 
     def _entropy(self, query: Query) -> Tensor:
@@ -485,6 +492,11 @@ class GraphSession(Session):
         scores = self._answer_scores(dict(drawn.labels), drawn.score.shape, {})
         scores = scores.masked_fill(~possible.unsqueeze(1), float("-inf"))
         return Assignment({n: one.movedim(0, 1) for n, one in drawn.labels.items()}, scores.movedim(0, 1), drawn.names)
+
+
+def _untaped_shares(p: Tensor, arity: int) -> Tensor:
+    """Marginals over the last axes that add up to 1 or 0: kernels take them relative to log Z, which is rounded."""
+    return p if p.requires_grad or is_functional() else _summing_to_one(p, arity)
 
 
 def _summing_to_one(p: Tensor, axes: int) -> Tensor:
