@@ -79,9 +79,7 @@ def is_functional() -> bool:
 
     Derivatives may be taken that `requires_grad` does not tell of, and results may not be written over others.
     """
-    if _is_compiling() or _transforms_active() or _forward._current_level >= 0:
-        return True
-    return _dispatch_modes() > 0 and _has_program_mode()
+    return is_recording() or under_transform()
 
 
 def may_cache() -> bool:

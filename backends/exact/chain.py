@@ -85,14 +85,14 @@ class ChainSession(Session):
     @property
     def potentials(self) -> Potentials:
         """Unaries and pairs of the batch; those computed without gradients serve only where none are wanted."""
-        found = self._remembered("potentials", self._assemble)
+        found = self._once("potentials", self._assemble)
         assert isinstance(found, Potentials)
         return found
 
     @property
     def log_z(self) -> Tensor:
         """[B]: the log-partition of each chain."""
-        found = self._remembered("log_z", lambda: self.engine.log_partition(self.potentials))
+        found = self._once("log_z", lambda: self.engine.log_partition(self.potentials))
         assert isinstance(found, Tensor)
         return found
 
@@ -108,7 +108,7 @@ class ChainSession(Session):
         """The type that scores are read in; `None` for that of their tables."""
         return wide(self.problem.env.batch.device) if self.doubled else None
 
-    def _remembered(self, name: str, compute: Callable[[], Tensor | Potentials]) -> Tensor | Potentials | ChainSession:
+    def _once(self, name: str, compute: Callable[[], Tensor | Potentials]) -> Tensor | Potentials | ChainSession:
         tracked = torch.is_grad_enabled()
         found = self._known.get((name, True))
         if found is None and not tracked:

@@ -26,10 +26,10 @@ from energyml.backends.logspace import difference
 from energyml.backends.precision import accumulated, cancels, large, rounded, widened
 from energyml.bind.batch import Batch, wide
 from energyml.bind.terms import TableTerm
+from energyml.caching import ValueCache
 from energyml.execution import gradients, graph_break, is_functional, unwrapped
 from energyml.ir.graph import Graph
 from energyml.queries import Query
-from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result
 
 # What the compiler says where it is told to make one graph.
@@ -53,7 +53,7 @@ class GraphSession(Session):
         # All else is read from these: many sessions answer one question.
         self.problem, self._dtype = problem, dtype
         self.ground: Ground = ground
-        self._once = Remembered().once
+        self._once = ValueCache().once
 
     @property
     def graph(self) -> Graph:

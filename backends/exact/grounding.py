@@ -103,7 +103,7 @@ class Sources:
         self.variables = list(self.cells.shapes)
         self._is_fixed: bool | None = None
 
-    # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
+    # Cached by hand: `cached_property` holds a lock, which compiled code cannot.
     @property
     def fixed(self) -> bool:
         """Whether all examples share one structure that follows from the sizes alone, and from what is constant."""

@@ -48,8 +48,8 @@ class Plan:
 
 
 MEGABYTE = 1 << 20
-# Programs that are kept: structures come back, in fixed graphs always, in run-time graphs often.
-REMEMBERED = 512
+# Programs that are cached: structures come back, in fixed graphs always, in run-time graphs often.
+LARGEST_CACHE = 512
 
 
 class Plans:
@@ -67,7 +67,7 @@ class Plans:
 
     def groups(self, sources: Sources) -> list[Group]:
         """The examples of a batch by structure."""
-        return sources.groups(lambda key, make: _kept(self._structures, (sources.key, key), make))
+        return sources.groups(lambda key, make: _cached(self._structures, (sources.key, key), make))
 
     def plan(self, sources: Sources, group: Group, known: np.ndarray | None, first: frozenset[int]) -> Plan:
         """The plan of a structure with some cells observed and some eliminated first.
@@ -78,7 +78,7 @@ class Plans:
             known: [cells] bool: which cells are observed; `None` for none.
             first: the cells that are eliminated first.
         """
-        return _kept(
+        return _cached(
             self._known,
             (sources.key, group.key, b"" if known is None else known.tobytes(), first),
             lambda: self._make(sources, group, known, first),
@@ -105,10 +105,10 @@ class Plans:
 Made = TypeVar("Made")
 
 
-def _kept(known: OrderedDict[tuple[object, ...], Made], key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+def _cached(known: OrderedDict[tuple[object, ...], Made], key: tuple[object, ...], make: Callable[[], Made]) -> Made:
     found = known.get(key)
     if found is None:
         found = known[key] = make()
-        if len(known) > REMEMBERED:
+        if len(known) > LARGEST_CACHE:
             known.popitem(last=False)
     return found

@@ -51,7 +51,7 @@ class Potentials:
             return None
         return Potentials(self.scores.float(), self.steps.float(), self.count)
 
-    # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
+    # Cached by hand: `cached_property` holds a lock, which compiled code cannot.
     @property
     def exists(self) -> Tensor | None:
         """[B, T]: which cells exist; `None` when all do."""
@@ -59,7 +59,7 @@ class Potentials:
             self._exists = exist_below(self.count, self.scores.shape[1])
         return self._exists
 
-    # Not remembered: what is made without gradients must not serve where they are wanted.
+    # Not cached: what is made without gradients must not serve where they are wanted.
     @property
     def unary(self) -> Tensor:
         """[B, T, C]: the scores, with 0 where there is no cell."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from energyml.bind.quadratic import QuadraticForm
+from energyml.caching import cached_property
 from energyml.execution import cached, under_transform
 from energyml.plan.fields import by_fourier
-from energyml.remembered import remembered
 
 # Cells that are transformed at a time: what is made on the way stays in the cache.
 NEAR = 2**18
@@ -97,12 +97,12 @@ class Transform(Base):
         self.shape = stencil.shape
         self.axes = [next(i for i, step in enumerate(offset) if step) for offset in stencil.offsets]
 
-    @remembered
+    @cached_property
     def bases(self) -> list[Tensor]:
         """The basis along each dim."""
         return [cosines(size, self.weights.dtype, self.weights.device) for size in self.shape]
 
-    @remembered
+    @cached_property
     def eigenvalues(self) -> Tensor:
         """[B or 1, *shape]."""
         return self._eigenvalues(self._paths())
@@ -121,7 +121,7 @@ class Transform(Base):
             total = torch.addcmul(total, weights[number], paths[axis].view(along))
         return total.expand(-1, *(path.shape[0] for path in paths))
 
-    @remembered
+    @cached_property
     def extremes(self) -> tuple[Tensor, Tensor]:
         """[B or 1], [B or 1]: the smallest and the largest eigenvalue; along each dim they are at an end.
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from energyml.backend import QueryRefused
 from energyml.backends.gaussian.dense import written_out
 from energyml.bind.quadratic import QuadraticForm, Sizes
+from energyml.caching import ValueCache, cached_property, empty_cache
 from energyml.execution import is_host_readable
-from energyml.remembered import Remembered, nothing_yet, remembered
 
 # Evidence about single channels of a position mixes with their couplings; it is served by writing the matrix out.
 LARGEST_MIXED = 4096
@@ -35,14 +35,14 @@ class Conditioned:
     shape: Sizes
     observed: Tensor | None = None
     of_observed: Tensor | None = None
-    kept: Remembered = field(default_factory=nothing_yet, repr=False)
+    kept: ValueCache = field(default_factory=empty_cache, repr=False)
 
     @property
     def constant(self) -> Tensor:
         """[B]: the score of what is observed."""
         return self.rhs.new_zeros(self.form.sizes.batch) if self.of_observed is None else self.of_observed
 
-    @remembered
+    @cached_property
     def count(self) -> Tensor:
         """[B]: how many cells are free."""
         sizes, present = self.form.sizes, self.form.present

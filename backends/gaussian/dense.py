@@ -8,7 +8,7 @@ from torch import Tensor
 from energyml.backends.gaussian.bases import inverse_of, spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.bind.quadratic import QuadraticForm
-from energyml.remembered import remembered
+from energyml.caching import cached_property
 
 
 def written_out(form: QuadraticForm) -> Tensor:
@@ -24,7 +24,7 @@ class Dense(Solver):
 
     method = "cholesky"
 
-    @remembered
+    @cached_property
     def _factored(self) -> tuple[Tensor, Tensor]:
         factor, info = torch.linalg.cholesky_ex(written_out(self.form))
         return factor, info

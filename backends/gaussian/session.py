@@ -20,12 +20,12 @@ from energyml.backends.gaussian.status import problem as problem_of
 from energyml.bind.conditionals import field_conditionals
 from energyml.bind.fields import FieldLayout, LinearTerm, QuadraticTerm
 from energyml.bind.quadratic import QuadraticForm
+from energyml.caching import ValueCache
 from energyml.execution import graph_break, is_fullgraph, is_host_readable, is_recording
 from energyml.model.declared import Variable
 from energyml.plan.elimination import human_bytes
 from energyml.plan.fields import MOST_OPERATIONS, Purpose, direct
 from energyml.queries import Query
-from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Failed, Result, Status
 
 LOG_2_PI = math.log(2 * math.pi)
@@ -55,7 +55,7 @@ class Field:
         self.variable, self.problem, self.policy = variable, problem, policy
         self.linear, self.quadratic = linear, quadratic
         self.layout: FieldLayout = quadratic.layout
-        self._kept = Remembered()
+        self._kept = ValueCache()
 
     @property
     def axes(self) -> tuple[int, ...]:

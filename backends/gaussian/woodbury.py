@@ -15,7 +15,7 @@ from energyml.backends.gaussian.bases import Base, Diagonal, inverse_of, spread
 from energyml.backends.gaussian.solver import Normal, Outcome, Solver
 from energyml.bind.lowrank import gram, times
 from energyml.bind.quadratic import QuadraticForm
-from energyml.remembered import remembered
+from energyml.caching import cached_property
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Woodbury(Solver):
 
     # ------------------------------------------------------------------------------------------------ small systems
 
-    @remembered
+    @cached_property
     def vectors(self) -> Tensor:
         """[B or 1, K, N]: the vectors of all couplings."""
         parts = [part.values for part in self.form.vectors]
@@ -88,21 +88,21 @@ class Woodbury(Solver):
         batch = max(part.shape[0] for part in parts)
         return torch.cat([part.expand(batch, -1, -1) for part in parts], 1)
 
-    @remembered
+    @cached_property
     def _scale(self) -> Tensor | None:
         """[B or 1, 1, 1]: 1 / ridge, where D⁻¹ A is A times this: then it need not be stored."""
         if isinstance(self.base, Diagonal) and self.form.diagonal is None:
             return self.form.ridge.reciprocal()[:, None, None]
         return None
 
-    @remembered
+    @cached_property
     def _solved(self) -> Tensor:
         """[B, K, N]: D⁻¹ A."""
         if self._scale is not None:
             return self.vectors * self._scale
         return self.base.solve(self.vectors.expand(self.form.sizes.batch, -1, -1))
 
-    @remembered
+    @cached_property
     def _gram(self) -> Tensor:
         """[B or 1, K, K]: A D⁻¹ Aᵀ."""
         if self._scale is not None:
@@ -122,7 +122,7 @@ class Woodbury(Solver):
         one_sign = all(sign >= 0 for sign in signs) or all(sign <= 0 for sign in signs)
         return torch.cat([one.expand(batch, -1) for one in strengths], 1), one_sign
 
-    @remembered
+    @cached_property
     def _capacities(self) -> tuple[_Capacity, _Capacity]:
         """Those of differences between channels, and of their mean; factored together."""
         parts = [self._symmetric(1.0, -1.0), self._symmetric(1.0, self.form.sizes.channels - 1.0)]
@@ -160,7 +160,7 @@ class Woodbury(Solver):
 
     # ------------------------------------------------------------------------------------------------------ answers
 
-    @remembered
+    @cached_property
     def definite(self) -> Tensor:
         """Whether D and both small systems are positive definite."""
         both = self.base.definite & self._capacities[1].definite
@@ -179,14 +179,14 @@ class Woodbury(Solver):
         """How determinants, variances and draws went, which are computed once."""
         return Outcome(self.definite, condition=self._small * self._cancelled)
 
-    @remembered
+    @cached_property
     def _small(self) -> Tensor:
         """[B]: the condition number of the base, times that of the small systems."""
         pivots = [one.factor.detach().diagonal(dim1=1, dim2=2) for one in self._capacities]
         small = torch.stack([spread(torch.nn.functional.pad(one, (0, 1), value=1.0)) for one in pivots]).amax(0)
         return self.base.condition() * small.square()
 
-    @remembered
+    @cached_property
     def _cancelled(self) -> Tensor:
         """[B]: the smallest eigenvalue of D⁻½ Q D⁻½, at least 1: that of I + Σ G with as many as there are cells."""
         sizes, rank = self.form.sizes, self.vectors.shape[1]

@@ -15,12 +15,12 @@ from energyml.backends.infnet.reading import positions_of
 from energyml.backends.infnet.tailoring import Tailored, Tailoring
 from energyml.bind.tensors import full
 from energyml.bind.terms import BoundTerm
+from energyml.caching import ValueCache
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
-from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result, Status
 
 # The options that say what the parameters are; the others may differ between two uses of the same network.
@@ -77,7 +77,7 @@ class InferenceSession(Session):
 
     def __init__(self, problem: Problem, selection: Selection, name: str) -> None:
         self.problem, self.selection, self.name = problem, selection, name
-        self.once = Remembered().once
+        self.once = ValueCache().once
 
     @cached_property
     def network(self) -> InferenceNetwork:

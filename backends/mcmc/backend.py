@@ -25,11 +25,11 @@ from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering, ladder
 from energyml.backends.variational.factors import Grounder
 from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.caching import ValueCache
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
-from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Measured, Result, Status
 from energyml.sampling.trace import Progress, Trace, no_answer
 
@@ -182,8 +182,8 @@ class SamplerSession(Session):
     def __init__(self, problem: Problem, backend: Sampler) -> None:
         self.problem, self.backend, self.selection = problem, backend, backend.selection
         self.latent = frozenset(v.name for v in problem.graph.discrete if v.kind == "latent")
-        self._remembered = Remembered()
-        self.once = self._remembered.once
+        self._cache = ValueCache()
+        self.once = self._cache.once
         self.progress: Callable[[Progress], None] | None = None
         self.stopping: Callable[[], bool] | None = None
         self.begin: State | None = None
@@ -191,11 +191,11 @@ class SamplerSession(Session):
 
     def drawn(self) -> dict[tuple[str, bool], Any]:
         """The trace, where the chains have run."""
-        return self._remembered.all()
+        return self._cache.all()
 
     def keep_drawn(self, drawn: Mapping[tuple[str, bool], Any]) -> None:
         """Answer with the trace of another session."""
-        self._remembered.take(drawn)
+        self._cache.take(drawn)
 
     def go_on_from(self, tensors: Mapping[str, Tensor]) -> None:
         """Begin where chains stood: the tensors of a state, as `ended.tensors()` gave them."""
@@ -392,16 +392,16 @@ class EstimateSession(Session):
 
     def __init__(self, problem: Problem, backend: Estimator) -> None:
         self.problem, self.backend = problem, backend
-        self._remembered = Remembered()
-        self.once = self._remembered.once
+        self._cache = ValueCache()
+        self.once = self._cache.once
 
     def drawn(self) -> dict[tuple[str, bool], Any]:
         """The estimate, where it was made."""
-        return self._remembered.all()
+        return self._cache.all()
 
     def keep_drawn(self, drawn: Mapping[tuple[str, bool], Any]) -> None:
         """Answer with the estimate of another session."""
-        self._remembered.take(drawn)
+        self._cache.take(drawn)
 
     def ask(self, query: Query) -> Result:
         """Log Z with its error."""

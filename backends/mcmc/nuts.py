@@ -15,12 +15,12 @@ from torch import Tensor
 
 from energyml.backend import Backend, Problem, QueryRefused, Session
 from energyml.bind.terms import BoundTerm
+from energyml.caching import ValueCache
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 from energyml.plan.structure import Structure
 from energyml.queries import Query
-from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result, Status
 from energyml.sampling.trace import Progress, Trace
 
@@ -45,18 +45,18 @@ class NutsSession(Session):
 
     def __init__(self, problem: Problem, backend: Nuts) -> None:
         self.problem, self.selection, self.mcmc = problem, backend.selection, backend.mcmc
-        self._remembered = Remembered()
-        self.once = self._remembered.once
+        self._cache = ValueCache()
+        self.once = self._cache.once
         self.progress: Callable[[Progress], None] | None = None
         self.readouts = [v for v in problem.graph.variables.values() if v.readout is not None]
 
     def drawn(self) -> dict[tuple[str, bool], Any]:
         """The trace, where the chains have run."""
-        return self._remembered.all()
+        return self._cache.all()
 
     def keep_drawn(self, drawn: Mapping[tuple[str, bool], Any]) -> None:
         """Answer with the trace of another session."""
-        self._remembered.take(drawn)
+        self._cache.take(drawn)
 
     def ask(self, query: Query) -> Result:
         """Draws, or variances of draws."""

@@ -19,12 +19,12 @@ from energyml.backends.relaxed.space import Space, Vectors
 from energyml.backends.relaxed.starts import answered_logits, perturbed, random_logits, unary_logits
 from energyml.backends.variational.factors import Grounder
 from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.caching import ValueCache
 from energyml.cards.card import Selection
 from energyml.ir.graph import Graph
 from energyml.plan.planner import judge
 from energyml.plan.structure import Structure
 from energyml.queries import Query
-from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Measured, Result, Status
 
 
@@ -86,7 +86,7 @@ class RelaxedSession(Session):
     def __init__(self, problem: Problem, backend: RelaxedAscent) -> None:
         self.problem, self.backend, self.selection = problem, backend, backend.selection
         self.space = Space(problem, int(self.selection["restarts"]))
-        self.once = Remembered().once
+        self.once = ValueCache().once
 
     def ask(self, query: Query) -> Result:
         """Answer `map` or `soft_decode`."""

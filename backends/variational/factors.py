@@ -30,8 +30,8 @@ from energyml.bind.terms import TableTerm
 from energyml.execution import is_host_readable, may_cache
 from energyml.ir.graph import Edges, Graph, Range
 
-# Structures that are kept: those of fixed graphs always come back, those of run-time graphs often.
-REMEMBERED = 64
+# Structures that are cached: those of fixed graphs always come back, those of run-time graphs often.
+LARGEST_CACHE = 64
 ALPHABET = "abcdefghijklmnopqrstuvwxy"
 
 
@@ -105,7 +105,7 @@ class Grounder:
             skeleton = build(sources, groups, batch.size, union)
             if may_cache():
                 self._known[key] = skeleton
-            if len(self._known) > REMEMBERED:
+            if len(self._known) > LARGEST_CACHE:
                 self._known.popitem(last=False)
         return FactorGraph(self, problem, sources, skeleton, union, along)
 

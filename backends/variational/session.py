@@ -18,9 +18,9 @@ from energyml.backends.variational.decoding import feasible, likeliest, searched
 from energyml.backends.variational.factors import FactorGraph, Grounder, Potentials, embedded
 from energyml.backends.variational.schedule import Schedule, take
 from energyml.bind.terms import TableTerm
+from energyml.caching import ValueCache
 from energyml.execution import is_host_readable
 from energyml.queries import Query
-from energyml.remembered import Remembered
 from energyml.result import ABSENT, Assignment, Result, Status
 
 # A difference of two scores of this share of their size is no rounding.
@@ -47,7 +47,7 @@ class GroundedSession(Session):
         self.problem, self.grounder, self.name = problem, grounder, name
         self.terms = [term for term in problem.terms if isinstance(term, TableTerm)]
         self.latent = {v.name for v in problem.graph.discrete if v.kind == "latent"}
-        self.once = Remembered().once
+        self.once = ValueCache().once
 
     @cached_property
     def graph(self) -> FactorGraph:

@@ -176,7 +176,7 @@ class Batch:
             self._whole = not self.masks and counts.count(None) == len(counts)
         return self._whole
 
-    # Remembered by hand: `cached_property` holds a lock, which compiled code cannot.
+    # Cached by hand: `cached_property` holds a lock, which compiled code cannot.
     @property
     def exists(self) -> Mapping[str, Tensor]:
         """Padding masks for networks: [B, T] by dim, [B, T, M] for a nested dim; a dim without padding is left out."""

@@ -22,6 +22,7 @@ from energyml.bind.lowrank import Bound, Vectors
 from energyml.bind.quadratic import Links, QuadraticForm, Sizes, Stencil
 from energyml.bind.tensors import Compiler, Environment, Evaluator, full
 from energyml.bind.whole import expanded
+from energyml.caching import cached_property
 from energyml.diagnostics import EnergyError
 from energyml.execution import cached
 from energyml.ir.graph import Graph, Quadratic, Term
@@ -29,7 +30,6 @@ from energyml.model.couplings import directions
 from energyml.model.declared import Variable
 from energyml.model.expression import Potential
 from energyml.model.types import Axis, TensorType
-from energyml.remembered import remembered
 
 SHARE = 0.9
 _directions = cached(16)(directions)
@@ -159,7 +159,7 @@ class QuadraticTerm(BoundTerm):
         divided = sum(one.potential.potential in ("potts", "dense") for one, _, _ in self.couplings)
         self.share = SHARE / max(1, divided)
 
-    @remembered
+    @cached_property
     def channels(self) -> int:
         """How many values a position has."""
         axes = self.layout.field.type.axes
@@ -196,7 +196,7 @@ class QuadraticTerm(BoundTerm):
         """The sizes of the field's axes, as declared."""
         return tuple([batch.size_of(known) if isinstance(known, str) else known for known in self._axes])
 
-    @remembered
+    @cached_property
     def _axes(self) -> tuple[int | str, ...]:
         """The size of each axis, or the dim that has it."""
         axes = self.layout.field.type.axes

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from energyml.caching import cached_property
 from energyml.execution import is_functional
-from energyml.remembered import remembered
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Vectors:
     across: float = 0.0
     known: Tensor | None = None
 
-    @remembered
+    @cached_property
     def _bounded(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Vectors, strength and A Aᵀ; of a bound the last is made on the way, and gradients meet in one product."""
         if not isinstance(self.weight, Bound):

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from energyml.bind.lowrank import Vectors, times
+from energyml.caching import cached_property
 from energyml.execution import under_transform
-from energyml.remembered import remembered
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Stencil:
             parts.append(whole.reshape(mask.shape))
         return torch.stack(parts, 1)
 
-    @remembered
+    @cached_property
     def ends(self) -> tuple[tuple[tuple[slice, ...], tuple[slice, ...]], ...]:
         """For each direction: the first and the second cells of its edges, as slices of [B, M, *shape]."""
         every = (slice(None), slice(None))

@@ -63,7 +63,7 @@ class Environment:
         self.unseen: list[Callable[[], str | None]] = base.unseen if base is not None else []
 
     def afresh(self) -> Environment:
-        """The same batch with nothing remembered, under the gains of today: for parameters that have changed."""
+        """The same batch with an empty cache, under the gains of today: for parameters that have changed."""
         gains: Mapping[str, Gain] = dict(getattr(self.module, "gains", self.gains))
         return Environment(self.module, self.batch, self.relaxed, gains, self.base, self.copies)
 
@@ -73,7 +73,7 @@ class Environment:
         made._cache, made.unseen = self._cache, self.unseen
         return made
 
-    def remembered(self, key: int, evaluator: Evaluator) -> Tensor:
+    def cached(self, key: int, evaluator: Evaluator) -> Tensor:
         """The value of an evaluator, computed once; what was computed without gradients serves only without them.
 
         In training mode gradients are always recorded: a network with dropout draws anew each time that it runs, and
@@ -85,7 +85,7 @@ class Environment:
             found = self._cache.get((key, False))
         if found is None and not tracked and self.module.training and not torch.is_inference_mode_enabled():
             with torch.enable_grad():
-                return self.remembered(key, evaluator)
+                return self.cached(key, evaluator)
         if found is None:
             found = self._cache[key, tracked] = evaluator(self)
         return found
@@ -123,7 +123,7 @@ class Compiler:
         self._in_lets = False
 
     def _key(self, of: object) -> int:
-        """A small number for what is remembered: hashing an expression on every call would cost more."""
+        """A small number for what is cached: hashing an expression on every call would cost more."""
         return self._keys.setdefault(of, len(self._keys))
 
     # ------------------------------------------------------------------------------------------------------------ plain
@@ -142,7 +142,7 @@ class Compiler:
             case Relaxed(variable=variable, soft=soft):
                 return lambda env: env.relaxed[variable, soft]
             case Apply(net=net, arguments=arguments):
-                return self._remembered(value, self._call(net, self._parts(value, arguments)))
+                return self._cached(value, self._call(net, self._parts(value, arguments)))
             case Combine(operands=operands):
                 return _combined(value, self._parts(value, operands))
             case At():
@@ -163,7 +163,7 @@ class Compiler:
         self._in_lets = True
         for one in order:
             if one not in self._lets:
-                self._lets[one] = self._remembered(("let", one), self.plain(self.graph.lets[one].value))
+                self._lets[one] = self._cached(("let", one), self.plain(self.graph.lets[one].value))
         self._in_lets = False
         *before, last = [self._lets[one] for one in order]
         if len(before) < _MANY_LETS:
@@ -208,9 +208,9 @@ class Compiler:
 
         return evaluate
 
-    def _remembered(self, of: object, evaluator: Evaluator) -> Evaluator:
+    def _cached(self, of: object, evaluator: Evaluator) -> Evaluator:
         key = self._key(of)
-        return lambda env: env.remembered(key, evaluator)
+        return lambda env: env.cached(key, evaluator)
 
     def _call(self, net: str, arguments: list[Evaluator]) -> Evaluator:
         masked = self.takes_masks[net]
@@ -295,7 +295,7 @@ class Compiler:
             result: Tensor = self.run(value.net, env.module, flat, masks).unflatten(0, lead)
             return result
 
-        return self._remembered(object(), call)  # not shared between terms, whose elements may differ
+        return self._cached(object(), call)  # not shared between terms, whose elements may differ
 
     def _masks_beside(self, value: Apply, over: IndexSet) -> Callable[[Batch, torch.Size], dict[str, Tensor]]:
         """The masks of the dims that are left in the arguments, for every element of an index set."""

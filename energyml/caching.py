@@ -10,31 +10,31 @@ import torch
 V = TypeVar("V")
 
 
-class Remembered:
-    """Keeps values by name; one made without gradients serves only where none are wanted."""
+class ValueCache:
+    """Values by name; one made without gradients serves only where none are wanted."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, bool], Any] = {}
+        self._values: dict[tuple[str, bool], Any] = {}
 
     def once(self, name: str, compute: Callable[[], Any]) -> Any:
         """The value of that name, computed when it is first asked for."""
         wanted = torch.is_grad_enabled()
         for known in (True,) if wanted else (True, False):
-            if (name, known) in self._kept:
-                return self._kept[name, known]
-        value = self._kept[name, wanted] = compute()
+            if (name, known) in self._values:
+                return self._values[name, known]
+        value = self._values[name, wanted] = compute()
         return value
 
     def all(self) -> dict[tuple[str, bool], Any]:
         """Every value, by its name and whether gradients were wanted."""
-        return dict(self._kept)
+        return dict(self._values)
 
     def take(self, values: Mapping[tuple[str, bool], Any]) -> None:
         """Keep values that were computed elsewhere."""
-        self._kept.update(values)
+        self._values.update(values)
 
 
-class remembered(Generic[V]):
+class cached_property(Generic[V]):
     """A property that is computed when it is first asked for.
 
     `functools.cached_property` does the same, and holds a lock before Python 3.12, which compiled code cannot.
@@ -47,13 +47,13 @@ class remembered(Generic[V]):
         self.name = name
 
     @overload
-    def __get__(self, instance: None, owner: type) -> remembered[V]: ...
+    def __get__(self, instance: None, owner: type) -> cached_property[V]: ...
 
     @overload
     def __get__(self, instance: object, owner: type) -> V: ...
 
-    def __get__(self, instance: object | None, owner: type) -> remembered[V] | V:
-        """The value; from then on it is an attribute of the object, and nobody comes here."""
+    def __get__(self, instance: object | None, owner: type) -> cached_property[V] | V:
+        """The value; it becomes an attribute of the object, which hides the property."""
         if instance is None:
             return self
         value = self.function(instance)
@@ -61,9 +61,9 @@ class remembered(Generic[V]):
         return value
 
 
-def nothing_yet() -> Remembered:
-    """Where nothing is known: compiled code calls functions, not classes, for what a class has by default."""
-    return Remembered()
+def empty_cache() -> ValueCache:
+    """A cache without values: compiled code calls functions, not classes, for the defaults of a dataclass."""
+    return ValueCache()
 
 
-__all__ = ["Remembered", "nothing_yet", "remembered"]
+__all__ = ["ValueCache", "cached_property", "empty_cache"]
