@@ -113,7 +113,8 @@ class InferenceSession(Session):
             "score": answer.score,
             **self._tailoring_statistics(),
         }
-        return Result(answer, status=Status(lambda: _forbidden(forbidden, self.name)), statistics=statistics)
+        status = Status(lambda: _not_finite(logits, self.name) or _forbidden(forbidden, self.name))
+        return Result(answer, status=status, statistics=statistics)
 
     def _tailoring_statistics(self) -> dict[str, Any]:
         if not self.selection["tailor"]:
@@ -241,9 +242,22 @@ class InferenceSession(Session):
         return Assignment(shown, score, self.problem.label_names()), forbidden
 
     def _scored(self, logits: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        labels = {name: self._present(name, one.argmax(-1), ABSENT) for name, one in logits.items()}
+        # Also of scores that are no numbers the label is one that evidence allows; the status tells of them.
+        ranked = self._evident({name: torch.nan_to_num(one) for name, one in logits.items()})
+        labels = {name: self._present(name, one.argmax(-1), ABSENT) for name, one in ranked.items()}
         score = self.problem.score(labels)
         return labels, score if self._impossible is None else score.masked_fill(self._impossible, float("-inf"))
+
+
+def _not_finite(logits: Mapping[str, Tensor], name: str) -> tuple[bool, str] | None:
+    if not any(
+        bool((one.isnan() | one.isposinf() | one.isneginf().all(-1, keepdim=True)).any()) for one in logits.values()
+    ):
+        return None
+    return True, (
+        f"the network of `{name}` gives scores that are no numbers: likely (a) inputs that are too large for their "
+        "floating-point type, such as -1e30 in place of -inf, (b) NaN in its weights; look at both"
+    )
 
 
 def _forbidden(forbidden: Tensor, name: str) -> tuple[bool, str] | None:
