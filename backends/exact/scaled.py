@@ -151,7 +151,7 @@ class Pass:
         if safe is False:
             self.unsafe = torch.ones_like(self.log_z, dtype=torch.bool)
         elif safe is not True and not bool(safe.all()):
-            self.unsafe = ~safe
+            self.unsafe = (~safe).expand(self._batch)  # steps that are shared may lose something for all
 
     def _by_block(self, rows: Tensor) -> Tensor:
         """[.., K B, ..] as [.., K, B, ..]."""

@@ -39,3 +39,19 @@ def test_log_probabilities_beside_enumeration(edges: list[list[int]], magnitude:
     )
     for one, other in zip(slopes, expected, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("using", ["exact", "exact(engine: torch)", "exact(engine: torch_struct)"])
+def test_shared_transitions_that_log_space_has_to_serve(using: str) -> None:
+    """A large mask and -inf in one table that all steps of all examples share, some of them without cells."""
+    model = em.compile(
+        "labels Tag = {A, B}\ndim T\ninput u : real[T]\noutput y : Tag[T]\nparam w : real[from: Tag, to: Tag]\n"
+        "chain y { pair: w }\n"
+    ).double()
+    with torch.no_grad():
+        model.w.copy_(torch.tensor([[0.8, -1e8], [-torch.inf, -0.3]]))
+    given = {"u": torch.zeros(3, 3), "lengths": torch.tensor([0, 0, 2])}
+    found, wanted = (model.infer(using=backend, **given) for backend in (using, "enumerate"))
+    torch.testing.assert_close(found.log_partition, wanted.log_partition)
+    torch.testing.assert_close(found.marginals["y"], wanted.marginals["y"])
+    assert (found.sample(4).labels["y"][:, 2, :2] >= 0).all()
