@@ -89,8 +89,11 @@ class Judged(Question):
 
     def compared_with(self, second: Sequence[Example]) -> None:
         own = zip(self.examples, second, strict=True)
-        sizes = [two.size[one.probabilities > 0].max(initial=0.0) + _size(two) for one, two in own]
-        self.sizes = np.maximum(self.sizes, sizes)
+        sizes = np.array([two.size[one.probabilities > 0].max(initial=0.0) + _size(two) for one, two in own])
+        # Probabilities are off by as much as the scores that they come from are rounded, and weigh the others' scores.
+        unit = self.ulps * torch.finfo(self.case.dtype).eps
+        shares = np.minimum(unit * self.sizes, PROBABILITY)
+        self.sizes = np.maximum(self.sizes, sizes) + shares * sizes / unit
 
     def scores(self, found: Tensor, wanted: Any) -> None:
         want = np.asarray(wanted, dtype=np.float64)
