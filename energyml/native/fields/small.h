@@ -85,7 +85,8 @@ inline bool factorise(const double* gram, double weight, int64_t size, double* _
                 for (int64_t j = first; j < stride; ++j) row[j] -= factor * pivot[j];
             }
         }
-        const double* __restrict a = out + first * stride, * __restrict b = a + stride, * __restrict c = b + stride, * __restrict d = c + stride;
+        const double* a = out + first * stride;
+        const double *b = a + stride, *c = b + stride, *d = c + stride;
         for (int64_t i = end; i < size; ++i) {
             double* __restrict row = out + i * stride;
             const V<double> of_a = all(a[i]), of_b = all(b[i]), of_c = all(c[i]), of_d = all(d[i]);
