@@ -52,7 +52,11 @@ def module(name: str, source: Path, folders: tuple[str, ...], flags: list[str]) 
     return Extension(
         f"energyml.native.{name}",
         [str(source)],
-        depends=["setup.py", *sorted(str(header.relative_to(ROOT)) for header in headers)],
+        depends=[
+            "setup.py",
+            str(NATIVE / "python/exports.map"),
+            *sorted(str(header.relative_to(ROOT)) for header in headers),
+        ],
         define_macros=[("MODULE", name)],
         language="c++",
         extra_compile_args=[*FLAGS, *flags],
