@@ -6,53 +6,74 @@ TORCH  ?= torch==2.13.0
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.installed-tools
 PIP   := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-torch fuzz validity bench bench-exact bench-gaussian bench-mcmc docs fmt clean
+.PHONY: help venv demo test test-torch sanitize fuzz validity bench bench-exact bench-gaussian bench-mcmc docs fmt clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(STAMP) ## create .venv with everything that development needs
+venv: $(TOOLS) ## create .venv with everything that development needs
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
+# Native code is compiled first, for its lines to be seen: pip hides them.
 $(STAMP): pyproject.toml setup.py $(wildcard energyml/native/*/*.h energyml/native/*/*.cpp) | $(BIN)/python
 	@echo "installing into $(VENV)"
-	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || $(PIP) install '$(TORCH)'
-	@$(PIP) install --editable '.[dev]'
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \
+	  $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off '$(TORCH)'
+	@$(PIP) install 'setuptools>=77'
+	@echo "compiling native code"
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@echo "installing energyml"
+	@$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+$(TOOLS): $(STAMP)
+	@echo "installing the development tools"
+	@$(PIP) install --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 demo: $(STAMP) ## run the demonstration
 	@$(BIN)/energyml demo
 
-test: $(STAMP) ## lint, format check, types, tests
+test: $(TOOLS) ## lint, format check, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-torch: $(STAMP) ## the tests with the native kernels set aside, as where none are built
+test-torch: $(TOOLS) ## the tests with the native kernels set aside, as where none are built
 	ENERGYML_NATIVE=0 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Native code in a copy of the tree, compiled for the best instruction set of the machine.
+SANITIZED := tests/native tests/mcmc/test_native.py tests/beam/test_walks.py
+sanitize: $(TOOLS) ## the native tests with the address and undefined-behaviour sanitizers
+	mkdir -p build/sanitize && cp -rP energyml backends grammar tests setup.py pyproject.toml LICENSE README.md build/sanitize
+	rm -f build/sanitize/energyml/native/*.so
+	cd build/sanitize && ENERGYML_SANITIZE=1 $(CURDIR)/$(BIN)/python setup.py --quiet build_ext --inplace
+	cd build/sanitize && LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. $(CURDIR)/$(BIN)/python -m pytest $(SANITIZED) -n 2
 
 FUZZ ?= 20000
 
-fuzz: $(STAMP) ## the fuzz tests with many cases, on each instruction set; FUZZ=2000 for fewer
+fuzz: $(TOOLS) ## the fuzz tests with many cases, on each instruction set; FUZZ=2000 for fewer
 	ENERGYML_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz -n 2
 	for set in v3 plain 0; do \
 	  ENERGYML_NATIVE=$$set ENERGYML_FUZZ=$(FUZZ) ENERGYML_FUZZ_USING=exact \
 	    $(BIN)/python -m pytest tests/fuzz/test_fuzz_answers.py -n 2 || exit 1; \
 	done
 
-validity: $(STAMP) ## the samplers' long tests: a hundred times the draws
+validity: $(TOOLS) ## the samplers' long tests: a hundred times the draws
 	ENERGYML_VALIDITY=1 $(BIN)/python -m pytest tests/mcmc -n 2
 
-bench: $(STAMP) ## the benchmarks
+bench: $(TOOLS) ## the benchmarks
 	$(BIN)/python -m benchmarks.foundation
 
 # The libraries that exact inference is measured against, in an environment of their own.
@@ -98,10 +119,10 @@ bench-mcmc: $(SAMPLERS_STAMP) ## samplers against their peers; BENCH='speed --qu
 	@kept=0; $(PEERS)/bin/python -m benchmarks.mcmc.run $(BENCH) || kept=1; \
 	$(PEERS)/bin/python -m benchmarks.mcmc.run report && exit $$kept
 
-docs: $(STAMP) ## regenerate the generated parts of docs/
+docs: $(TOOLS) ## regenerate the generated parts of docs/
 	$(BIN)/python -m energyml.docgen
 
-fmt: $(STAMP) ## format, and fix what ruff can fix
+fmt: $(TOOLS) ## format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 

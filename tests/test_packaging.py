@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import venv
 import zipfile
@@ -46,22 +45,6 @@ def sources(pattern: str) -> dict[str, Path]:
     return found
 
 
-def compiled_already(copy: Path) -> None:
-    """Put the native modules that an installation has left in the checkout into the copy's build folder.
-
-    setuptools takes them from there, and compiles those that are missing. One that is older than any source, header or
-    setup.py is left out: it is not what would be compiled now.
-    """
-    native = ROOT / "energyml/native"
-    sources = [*native.glob("*/*.cpp"), *native.glob("*/*.h"), ROOT / "setup.py"]
-    changed = max(source.stat().st_mtime for source in sources)
-    built = copy / f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}/energyml/native"
-    built.mkdir(parents=True)
-    for module in native.glob(f"_*{sysconfig.get_config_var('EXT_SUFFIX')}"):
-        if module.stat().st_mtime > changed:
-            shutil.copy2(module, built)
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy, so that the checkout stays clean and no old build/ is picked up."""
@@ -72,7 +55,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, copy)
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    compiled_already(copy)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", work / "dist", copy, cwd=work)
     (built,) = (work / "dist").glob("*.whl")
     return built

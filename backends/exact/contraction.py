@@ -1,7 +1,7 @@
 """Elimination programs as torch operations: any device, any order of derivative, and the k best answers.
 
-The twin of the native kernel (backends/native/eliminate.h), which it agrees with to rounding.  Cliques are held as
-tensors [R, labels of the cell, labels of the message's cells]: R is the number of examples of one structure.
+The twin of native code (energyml/native/elimination), which it agrees with to rounding.  Cliques are held as tensors
+[R, labels of the cell, labels of the message's cells]: R is the number of examples of one structure.
 """
 
 from __future__ import annotations

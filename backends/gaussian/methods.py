@@ -114,7 +114,7 @@ class Methods:
         if is_functional():  # by operations that transforms and the compiler see through, on the form with gradients
             x, outcome = self.solver(choice, attached=True).solve(rhs)
             return x, replace(outcome, answer=x)
-        if choice.method == "woodbury" and choice.base == "diagonal":
+        if choice.method == "woodbury" and choice.base == "diagonal" and self.policy.settings.native:
             found = low_rank_solution(self.form, rhs)
             if found is not None:
                 return found

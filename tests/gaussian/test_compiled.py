@@ -6,13 +6,16 @@ import pytest
 import torch
 
 import energyml as em
-from energyml.backends.gaussian import bases
+from energyml.backends.gaussian import bases, compiled
 from energyml.backends.gaussian.bases import Diagonal, Transform
 from energyml.backends.gaussian.compiled import low_rank_solution
 from energyml.backends.gaussian.solver import solved
 from energyml.backends.gaussian.woodbury import Woodbury
 from energyml.bind.lowrank import Bound, Vectors
 from energyml.bind.quadratic import QuadraticForm, Sizes, Stencil
+from energyml.native import lowrank
+
+native = pytest.mark.skipif(lowrank.kernels is None, reason="the native extension was not built")
 
 # batch, channels, rank, positions, then what is particular
 CASES = {
@@ -89,6 +92,7 @@ def slopes(x, leaves, **options):
     return torch.autograd.grad(x, leaves, back, **options)
 
 
+@native
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_torch(case, dtype):
@@ -106,12 +110,14 @@ def test_values_and_gradients_are_those_of_torch(case, dtype):
         assert torch.equal(by_kernel(form, leaves)[0], x)
 
 
+@native
 @pytest.mark.parametrize("case", ["one position", "more vectors than positions", "one label"])
 def test_gradients_by_finite_differences(case):
     form, leaves = drawn(case)
     assert torch.autograd.gradcheck(lambda *given: by_kernel(form, given)[0], leaves)
 
 
+@native
 @pytest.mark.parametrize("case", ["potts", "shared and masked", "one strength"])
 def test_second_derivatives_are_those_of_torch(case):
     form, leaves = drawn(case)
@@ -123,11 +129,29 @@ def test_second_derivatives_are_those_of_torch(case):
     torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-10)
 
 
+@native
 def test_second_derivatives_by_finite_differences():
     form, leaves = drawn("one position")
     assert torch.autograd.gradgradcheck(lambda *given: by_kernel(form, given)[0], leaves)
 
 
+@native
+@pytest.mark.parametrize("case", ["potts", "shared vectors", "several panels"])
+def test_threads_do_not_change_the_answer(case, monkeypatch):
+    monkeypatch.setattr(lowrank, "PRODUCTS_WORTH_A_THREAD", 1)
+    before, found = torch.get_num_threads(), []
+    form, leaves = drawn(case)
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            x = by_kernel(form, leaves)[0]
+            found.append((x, *slopes(x, leaves)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, *found))
+
+
+@native
 def test_many_columns_are_cut_into_parts():
     batch, channels, rank, positions = 1, 2, 3, 20_011
     generator = torch.Generator().manual_seed(0)
@@ -147,6 +171,7 @@ def test_many_columns_are_cut_into_parts():
         assert (one - other).norm() <= 3e-6 * other.norm()
 
 
+@native
 def test_large_gradients_are_those_of_single_examples():
     """From 8 MB on they are written past the caches; those of one example are not."""
     generator = torch.Generator().manual_seed(3)
@@ -170,6 +195,7 @@ def test_large_gradients_are_those_of_single_examples():
         assert torch.equal(whole[example], gradient(slice(example, example + 1))[0])
 
 
+@native
 def test_gradients_that_are_not_wanted_are_not_made():
     form, leaves = drawn("potts")
     fixed = [leaves[0].detach(), leaves[1].detach(), leaves[2]]
@@ -180,6 +206,7 @@ def test_gradients_that_are_not_wanted_are_not_made():
     torch.testing.assert_close(found, expected)
 
 
+@native
 @pytest.mark.parametrize("shared", [False, True])
 def test_an_indefinite_example_leaves_the_others_alone(shared):
     batch, channels, positions = 3, 2, 20
@@ -199,6 +226,7 @@ def test_an_indefinite_example_leaves_the_others_alone(shared):
     torch.testing.assert_close(slope, expected)
 
 
+@native
 @pytest.mark.parametrize("where", ["ridge", "vectors", "unary"])
 @pytest.mark.parametrize("what", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_are_seen(where, what):
@@ -209,6 +237,7 @@ def test_numbers_that_are_not_finite_are_seen(where, what):
     assert not outcome.is_fine()
 
 
+@native
 def test_a_kernel_and_torch_give_the_same_status():
     spec = """\
 labels Seg = {off, on}
@@ -235,7 +264,8 @@ infer exact
     assert "its vectors) holds numbers that are not finite in example 1" in said[2]
 
 
-def test_other_ways_serve_what_this_one_does_not():
+@native
+def test_torch_serves_what_the_kernel_does_not(monkeypatch):
     form, leaves = drawn("potts")
     values = leaves[1].detach()
     made = form(leaves[0].detach(), values, leaves[2].detach())
@@ -251,6 +281,8 @@ def test_other_ways_serve_what_this_one_does_not():
 
     torch.func.vmap(under_vmap)(leaves[2].detach().unsqueeze(0))
     assert seen == [True]
+    monkeypatch.setattr(compiled, "LARGEST_RANK", 1)
+    assert low_rank_solution(made, leaves[2]) is None
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (7, 9), (8, 5), (3, 2), (1, 4), (4, 1)], ids=str)

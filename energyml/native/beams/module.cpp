@@ -136,11 +136,10 @@ static PyObject* attend(PyObject*, PyObject* const* args, Py_ssize_t n) {
     return take.number() ? attended<double>(take) : attended<float>(take);
 }
 
-static PyMethodDef methods[] = {
-    {"choose", FAST(choose), METH_FASTCALL, "The best continuations of all examples."},
-    {"follow", FAST(follow), METH_FASTCALL, "Answers along back-pointers."},
-    {"attend", FAST(attend), METH_FASTCALL, "Attention over lists of positions."},
-    {nullptr, nullptr, 0, nullptr}};
+static PyMethodDef methods[] = {{"choose", FAST(choose), METH_FASTCALL, "The best continuations of all examples."},
+                                {"follow", FAST(follow), METH_FASTCALL, "Answers along back-pointers."},
+                                {"attend", FAST(attend), METH_FASTCALL, "Attention over lists of positions."},
+                                {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{nullptr, 0}};
 

@@ -1,4 +1,5 @@
-// Native kernels for Gaussian fields on grids, as a module over plain pointers: the caller owns every buffer.
+// Native kernels for Gaussian fields on grids and with low-rank couplings, as a module over plain pointers: the caller
+// owns every buffer.
 #include "../python/arguments.h"
 #include "../python/module.h"
 
@@ -9,6 +10,7 @@
 #include <cstdlib>
 
 #include "solve.h"
+#include "woodbury.h"
 
 namespace energyml {
 
@@ -293,10 +295,77 @@ static PyObject* multiply(PyObject*, PyObject* const* args, Py_ssize_t n) {
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {{"solve", FAST(solve), METH_FASTCALL, "Conjugate gradients on systems of a batch."},
-                                {"multiply", FAST(multiply), METH_FASTCALL, "Products with the matrices of a batch."},
-                                {nullptr, nullptr, 0, nullptr}};
+static constexpr Py_ssize_t OF_LOW_RANK = 16;
+
+template <class T> static LowRank<T> read_low_rank(Arguments& take) {
+    return {take.number(),
+            take.number(),
+            take.number(),
+            take.number(),
+            take.pointer<const T>(),
+            take.number() != 0,
+            take.pointer<const T>(),
+            take.number(),
+            take.pointer<const T>(),
+            take.number(),
+            take.real(),
+            take.real(),
+            take.real(),
+            take.real(),
+            take.pointer<const uint8_t>(),
+            static_cast<int>(take.number())};
+}
+
+template <class T> static bool read_and_couple(Arguments take, double& worst) {
+    const LowRank<T> batch = read_low_rank<T>(take);
+    const T* rhs = take.pointer<const T>();
+    const Solutions<T> answer{take.pointer<T>(), take.pointer<double>(), take.pointer<uint8_t>(), take.pointer<T>()};
+    return unlocked([&] { worst = woodbury_forward<T>(batch, rhs, answer); });
+}
+
+// couple(double?, B, M, N, K, vectors, shared?, ridge, ridge_stride, strength, strength_stride, gain, share, within,
+// across, present, threads,
+//        rhs, x, kept, definite, condition) -> the worst condition number, NaN where something is wrong
+static PyObject* couple(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, 1 + OF_LOW_RANK + 5)) return nullptr;
+    Arguments take{args};
+    double worst = 0;
+    const bool fine = take.number() ? read_and_couple<double>(take, worst) : read_and_couple<float>(take, worst);
+    return fine ? PyFloat_FromDouble(worst) : nullptr;
+}
+
+template <class T> static bool read_and_differentiate(Arguments take) {
+    const LowRank<T> batch = read_low_rank<T>(take);
+    const T *back = take.pointer<const T>(), *x = take.pointer<const T>();
+    const double* kept = take.pointer<const double>();
+    const Gradients<T> out{take.pointer<T>(), take.pointer<T>(), take.pointer<double>(), take.pointer<double>()};
+    return unlocked([&] { woodbury_backward<T>(batch, back, x, kept, out); });
+}
+
+// couple_backward(double?, ... as for couple ..., back, x, kept, of_rhs, of_vectors, of_ridge, of_strength)
+static PyObject* couple_backward(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, 1 + OF_LOW_RANK + 7)) return nullptr;
+    Arguments take{args};
+    if (!(take.number() ? read_and_differentiate<double>(take) : read_and_differentiate<float>(take))) return nullptr;
+    Py_RETURN_NONE;
+}
+
+// kept_size(K, M)
+static PyObject* kept_size(PyObject*, PyObject* const* args, Py_ssize_t n) {
+    if (!counted(n, 2)) return nullptr;
+    Arguments take{args};
+    const int64_t rank = take.number(), channels = take.number();
+    return PyErr_Occurred() ? nullptr : PyLong_FromLongLong(Capacities::size(rank, channels));
+}
+
+static PyMethodDef methods[] = {
+    {"solve", FAST(solve), METH_FASTCALL, "Conjugate gradients on systems of a batch."},
+    {"multiply", FAST(multiply), METH_FASTCALL, "Products with the matrices of a batch."},
+    {"couple", FAST(couple), METH_FASTCALL, "Solves with low-rank couplings of a batch."},
+    {"couple_backward", FAST(couple_backward), METH_FASTCALL, "The gradients of `couple`."},
+    {"kept_size", FAST(kept_size), METH_FASTCALL, "Numbers that `couple` keeps for an example."},
+    {nullptr, nullptr, 0, nullptr}};
 
 static const Constant constants[] = {{"MOST_DIRECTIONS", MOST_DIRECTIONS}, {nullptr, 0}};
 
-DEFINE_MODULE(methods, constants, "Gaussian fields on grids.")
+DEFINE_MODULE(methods, constants, "Gaussian fields on grids and with low-rank couplings.")

@@ -219,7 +219,7 @@ static PyObject* numbers(PyObject*, PyObject* const* args, Py_ssize_t n) {
     const uint64_t seed = PyLong_AsUnsignedLongLongMask(*take.next++);
     const auto third = static_cast<uint32_t>(take.number()), fourth = static_cast<uint32_t>(take.number());
     Words x[4] = {};
-    for (Words& one : x) one += static_cast<uint32_t>(take.number());
+    for (int k = 0; k < 4; ++k) x[k] += static_cast<uint32_t>(take.number());
     if (PyErr_Occurred()) return nullptr;
     threefry(Key(seed, third, fourth), x);
     return Py_BuildValue("kkkk", static_cast<unsigned long>(x[0][0]), static_cast<unsigned long>(x[1][0]),
