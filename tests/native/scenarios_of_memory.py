@@ -18,7 +18,7 @@ import torch
 
 import energyml as em
 from energyml import native
-from energyml.native import beam, chain, forest, graph, planning, stencil, sweep
+from energyml.native import beam, chain, forest, graph, lowrank, planning, stencil, sweep
 from tests.native.test_products import Model, ask
 
 GRID = """\
@@ -144,6 +144,17 @@ def fields() -> None:
         weights = torch.rand(1, 2, cells, dtype=dtype)
         stencil.solve(rhs, diag, weights, offsets, (1, 5, 7), tol=1e-6, iterations=20)
         stencil.multiply(rhs, diag, weights, offsets, (1, 5, 7))
+    for channels, rank in ((2, 3), (1, 9)):  # the small inverse of a subspace for all channels, and for one
+        coupling = lowrank.Coupling(0.0 if channels > 1 else 1.0, 1.0)
+        rhs = torch.randn(3, channels, 35, requires_grad=True)
+        ridge, values = torch.full((3,), 2.0, requires_grad=True), torch.randn(3, rank, 35, requires_grad=True)
+        for strength in (None, torch.full((3,), 0.01, requires_grad=True)):
+            solved = lowrank.solve(rhs, ridge, values, strength, coupling, unused)
+            solved.x.square().sum().backward()
+
+
+def unused(ridge: Any, values: Any, strength: Any, rhs: Any) -> Any:
+    raise AssertionError("first derivatives are the kernel's own")
 
 
 def gibbs() -> None:
@@ -172,6 +183,7 @@ if __name__ == "__main__":
     for worth in (10**9, 1):
         for door in (chain, beam, graph):
             door.WORTH_A_THREAD = worth
+        lowrank.PRODUCTS_WORTH_A_THREAD = worth
         stencil.SOLVES_WORTH_A_THREAD = stencil.SHARES_WORTH_A_THREAD = stencil.PRODUCTS_WORTH_A_THREAD = worth
         sweep.PAIRS_WORTH_A_THREAD = sweep.TABLES_WORTH_A_THREAD = worth
         torch.set_num_threads(1 if worth > 1 else 2)
