@@ -78,8 +78,9 @@ class ProgramSession(GroundedSession):
         if solved.proven == size or query.kind != "map":
             return Status()
         message = (
-            f"`ilp` could not prove {size - solved.proven} of {size} answers to be best within {self.seconds:g} s "
-            "each; raise `seconds`, or see `bound` in the statistics for how far they can be from it"
+            f"`ilp` could not prove {size - solved.proven} of {size} answers to be best: (a) {self.seconds:g} s each "
+            "were too short, raise `seconds`; (b) scores of very different magnitudes leave the solver no digits; see "
+            "`bound` in the statistics for how far they can be from it"
         )
         return Status(lambda: (False, message))
 

@@ -21,10 +21,12 @@ import numpy as np
 from energyml.diagnostics import EnergyError
 
 # The solver calls a gap of 1e-6 closed, whatever the scale of the scores: they are brought to this one.
-SCALE = 1e3
+SCALE, GAP = 1e3, 1e-6
+# Of the best score: a proof is as good as this.
+RESOLVED = 1e-5
 OPTIMAL, INFEASIBLE = 0, 2
-# Of sums of scores, relative to the sum of their magnitudes.
-ROUNDING = 1e-9
+# Of tables that are sums in single precision, relative to the sum of the magnitudes of all scores.
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,4 +178,6 @@ def _read(found: Any, columns: Mapping[str, np.ndarray], scale: float) -> Soluti
     for name, of in columns.items():
         weight = np.where(of >= 0, found.x[np.maximum(of, 0)], -1.0)
         labels[name] = weight.argmax(1)
-    return Solution(labels, bound, found.status == OPTIMAL, nodes)
+    # What the solver cannot tell apart must be little beside the score itself.
+    resolved = GAP / scale <= RESOLVED * max(1.0, abs(float(found.fun)) / scale)
+    return Solution(labels, bound, found.status == OPTIMAL and resolved, nodes)

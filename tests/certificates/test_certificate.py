@@ -155,7 +155,7 @@ def test_a_proof_that_runs_out_of_time_is_a_bound(monkeypatch: pytest.MonkeyPatc
         found = posterior.ask("map")
         best = model.infer(using="exact", **grid(0)).map().score
     assert found.quality is Quality.LOWER and not found.status.ok
-    assert "could not prove 4 of 4 answers to be best within 5 s" in found.status.message
+    assert "could not prove 4 of 4 answers to be best: (a) 5 s each" in found.status.message
     assert (found.value.score <= best + 1e-9).all() and not found.value.score.isinf().any()
     torch.testing.assert_close(found.statistics["bound"], best + 1)
     torch.testing.assert_close(posterior.ask("map_bound").value, best + 1)
