@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from energyml import cards
-from energyml.backend import Backend, QueryRefused
+from energyml.backend import Backend, make_backend
 from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
-from energyml.diagnostics import EnergyError, join_names
+from energyml.diagnostics import EnergyError, QueryRefused, join_names
 from energyml.execution import CompileConstants, compile_constant
 from energyml.ir.graph import Graph
 from energyml.plan.backend_card import BackendCard
@@ -154,7 +154,7 @@ class Choices:
             raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {refusal}")
         if not made.verdict.implemented:
             raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {_NOT_HERE}")
-        backend = cast("Backend", cards.implementation(made.verdict.selection.card)(made.verdict.selection))
+        backend = make_backend(made.verdict.selection, self._structure)
         backend.prepare(self._graph, self._terms, self._structure)
         ready = self._ready[key] = (backend, made.verdict)
         return ready

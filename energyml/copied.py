@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from energyml.backend import Evidence, Problem
 from energyml.bind.batch import Batch
+from energyml.bind.problem import Evidence, Problem
 from energyml.diagnostics import EnergyError
 from energyml.training_state import TrainingState
 

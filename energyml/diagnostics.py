@@ -127,6 +127,10 @@ class EnergyError(Exception):
     """Base of every error that energyml raises on purpose; its text is meant for people."""
 
 
+class QueryRefused(EnergyError):
+    """A query that a backend does not answer for a model, with the reason."""
+
+
 class ShapeError(EnergyError, ValueError):
     """A tensor whose shape is not the one that is needed."""
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
 from energyml.bind.inputs import overflow
+from energyml.bind.problem import Problem
 from energyml.cards.card import Selection
 from energyml.copied import Call, kept_values
-from energyml.diagnostics import EnergyError, join_names
+from energyml.diagnostics import EnergyError, QueryRefused, join_names
 from energyml.execution import call_or_explain, is_functional, is_host_readable, may_cache
 from energyml.plan.planner import Verdict, candidates
 from energyml.queries import QUERIES, Quality, Query

@@ -145,6 +145,16 @@ def violations(module: str, text: str, is_package: bool) -> list[str]:
     return found
 
 
+def other_backends(module: str, text: str, is_package: bool) -> list[str]:
+    """The imports of a backend that are of another backend, one sentence each."""
+    own = ".".join(module.split(".")[:3])
+    return [
+        f"{module}:{line} imports {name}"
+        for line, name, _ in imports(ast.parse(text), module if is_package else module.rpartition(".")[0])
+        if inside(module, REGISTERED) and inside(name, REGISTERED) and not inside(name, own)
+    ]
+
+
 # --- the tests ------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +165,30 @@ def test_layering() -> None:
         for sentence in violations(module, file.read_text(encoding="utf-8"), file.name == "__init__.py")
     ]
     assert not found, "\n".join(["imports against the layering:", *found])
+
+
+def test_no_backend_imports_another() -> None:
+    found = [
+        sentence
+        for module, file in sorted(module_files().items())
+        for sentence in other_backends(module, file.read_text(encoding="utf-8"), file.name == "__init__.py")
+    ]
+    assert not found, "\n".join(["what backends share belongs in a library that all of them import:", *found])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from energyml.backends.gaussian.session import FieldSession",
+        "def f():\n    import energyml.backends.gaussian",
+        "if TYPE_CHECKING:\n    from energyml.backends import gaussian",
+        "from ..gaussian import card",
+    ],
+)
+def test_another_backend_is_seen(text: str) -> None:
+    assert len(other_backends("energyml.backends.exact.chain", text, is_package=False)) == 1
+    assert not other_backends("energyml.backends.gaussian.cg", text, is_package=False)
+    assert not other_backends("energyml.driver", text, is_package=False)
 
 
 def test_the_execution_mode_is_read_in_one_module() -> None:

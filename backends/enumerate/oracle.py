@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
-from energyml.backends.costs import cost_of
+from energyml.backend import Backend, Session
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
-from energyml.backends.expectations import comparable, divergence, expected, factored_expectation
-from energyml.backends.logspace import difference, entropy_terms, logsumexp, softmax
-from energyml.backends.precision import compensated, rounded
 from energyml.bind.batch import Batch
+from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.diagnostics import QueryRefused
+from energyml.grounded.logspace import difference, entropy_terms, logsumexp, softmax
+from energyml.inference.costs import cost_of
+from energyml.inference.expectations import comparable, divergence, expected, factored_expectation
+from energyml.inference.precision import compensated, rounded
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 from energyml.plan.structure import Structure

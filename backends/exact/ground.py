@@ -6,14 +6,14 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from energyml.backend import Evidence, Problem
 from energyml.backends.exact.elimination import BatchElimination, Part
 from energyml.backends.exact.forest import Forest, find_forest
-from energyml.backends.exact.grounding import Group, Sources
 from energyml.backends.exact.observed import Observed, observed
 from energyml.backends.exact.plans import Plan, Plans
 from energyml.backends.exact.traced import TracedElimination, traced
+from energyml.bind.problem import Evidence, Problem
 from energyml.bind.terms import TableTerm
+from energyml.grounded.grounding import Group, Sources
 
 Elimination: TypeAlias = BatchElimination | TracedElimination
 

@@ -9,10 +9,10 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem
-from energyml.backends.precision import HALF, accumulated, large, widened
 from energyml.bind.batch import Along, Batch, exist_below
+from energyml.bind.problem import Evidence, Problem
 from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.inference.precision import HALF, accumulated, large, widened
 from energyml.ir.graph import Graph, Range, Term
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.elimination import BatchElimination, Part
-from energyml.backends.exact.grounding import Group, Sources
 from energyml.backends.exact.plans import Plan, Plans, Tables
 from energyml.bind.batch import Along, Batch, Nested
 from energyml.bind.terms import TableTerm
 from energyml.execution import compile_constant
+from energyml.grounded.grounding import Group, Sources
 from energyml.ir.graph import Edges, Graph
 
 # Of a batch: the sizes of its dims, and those of its nested dims with what they are nested in.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from energyml.backend import Problem, QueryRefused, Session
+from energyml.backend import Session
 from energyml.backends.gaussian.conditioning import Conditioned, condition
 from energyml.backends.gaussian.methods import Methods, Policy
 from energyml.backends.gaussian.solver import Outcome, Solver
@@ -19,8 +19,10 @@ from energyml.backends.gaussian.status import not_finite
 from energyml.backends.gaussian.status import problem as problem_of
 from energyml.bind.conditionals import field_conditionals
 from energyml.bind.fields import FieldLayout, LinearTerm, QuadraticTerm
+from energyml.bind.problem import Problem
 from energyml.bind.quadratic import QuadraticForm
 from energyml.caching import ValueCache
+from energyml.diagnostics import QueryRefused
 from energyml.execution import graph_break, is_fullgraph, is_host_readable, is_recording
 from energyml.model.declared import Variable
 from energyml.plan.elimination import human_bytes

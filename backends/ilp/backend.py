@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
 from energyml.backends.ilp.program import Example, Solution, solve, solver, without_hopeless
-from energyml.backends.variational.decoding import likeliest, searched
-from energyml.backends.variational.factors import Grounder
-from energyml.backends.variational.session import GroundedSession
+from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.cards.card import Selection
+from energyml.diagnostics import QueryRefused
+from energyml.grounded.decoding import likeliest, searched
+from energyml.grounded.factors import Grounder
+from energyml.inference.grounded import GroundedSession
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Quality, Query

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
 from energyml.backends.mcmc.estimates import Estimate, annealed_importance, bridge
 from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
@@ -23,10 +23,11 @@ from energyml.backends.mcmc.starts import BurnIn
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering, ladder
-from energyml.backends.variational.factors import Grounder
+from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.caching import ValueCache
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, QueryRefused
+from energyml.grounded.factors import Grounder
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.backends.mcmc.kernel import Kernel, State
+from energyml.bind.problem import Problem
 from energyml.sampling.trace import Trace
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backend import Problem
 from energyml.backends.mcmc.target import Labels, ScoreTarget
 from energyml.bind.conditionals import label_conditionals
 from energyml.bind.places import counted_dims
+from energyml.bind.problem import Problem
 from energyml.bind.tables import TableTerm
 from energyml.bind.tensors import full
 from energyml.bind.whole import MaskedTerm, StepwiseTerm, expanded

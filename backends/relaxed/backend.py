@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from energyml import cards
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session, make_backend
 from energyml.backends.relaxed.ascent import Ascended, Ascent, Method
 from energyml.backends.relaxed.card import STARTING_QUERIES
 from energyml.backends.relaxed.implicit import at_optimum
 from energyml.backends.relaxed.rounding import Rounding, likeliest_labels
 from energyml.backends.relaxed.space import Space, Vectors
 from energyml.backends.relaxed.starts import answered_logits, perturbed, random_logits, unary_logits
-from energyml.backends.variational.factors import Grounder
+from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.caching import ValueCache
 from energyml.cards.card import Selection
+from energyml.diagnostics import QueryRefused
+from energyml.grounded.factors import Grounder
 from energyml.ir.graph import Graph
 from energyml.plan.planner import judge
 from energyml.plan.structure import Structure
@@ -42,7 +43,7 @@ class RelaxedAscent(Backend):
         if isinstance(start, Selection):
             answers = judge(start, structure).answers
             kind = next(query for query in STARTING_QUERIES if query in answers)
-            backend = cast("Backend", cards.implementation(start.card)(start))
+            backend = make_backend(start, structure)
             backend.prepare(graph, terms, structure)
             self.first = backend, kind
 

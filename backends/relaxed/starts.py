@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backend import Backend, Problem
+from energyml.backend import Backend
 from energyml.backends.relaxed.space import Space, Vectors
+from energyml.bind.problem import Problem
 from energyml.bind.tables import TableTerm
 from energyml.queries import Query
 from energyml.result import Assignment

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, Session
+from energyml.backend import Backend, Session
 from energyml.backends.variational.dual_descent import Descent, Shares
-from energyml.backends.variational.factors import Grounder
-from energyml.backends.variational.session import GroundedSession
+from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm, TableTerm
 from energyml.cards.card import Selection
+from energyml.grounded.factors import Grounder
+from energyml.inference.grounded import GroundedSession
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query

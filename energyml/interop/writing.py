@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.bind.inputs import data_error
 from energyml.bind.maker import LengthsLike, MaskLike
+from energyml.bind.problem import Problem
 from energyml.bind.terms import TableTerm
 from energyml.diagnostics import EnergyError
 from energyml.driver import SpecFileError

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.bind.conditionals import masked_conditionals
+from energyml.bind.problem import Problem
 from energyml.bind.whole import MaskedTerm
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.bind.conditionals import field_conditionals, label_conditionals
 from energyml.bind.fields import LinearTerm, QuadraticTerm
+from energyml.bind.problem import Problem
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.execution import is_functional, is_host_readable

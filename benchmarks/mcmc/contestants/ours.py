@@ -10,13 +10,13 @@ from torch import Tensor
 
 from benchmarks.mcmc.cases import Case
 from benchmarks.mcmc.contestants import Prepared
-from energyml.backend import Problem
 from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import FactorGibbs
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.kernel import Kernel, State
-from energyml.backends.variational.factors import Grounder
+from energyml.bind.problem import Problem
 from energyml.bind.terms import TableTerm
+from energyml.grounded.factors import Grounder
 
 BURN_IN = 20
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.grounding import Group, Sources
 from energyml.bind.batch import Along, Batch
 from energyml.bind.terms import TableTerm
+from energyml.grounded.grounding import Group, Sources
 from energyml.ir.graph import Edges, Graph
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem
-from energyml.backends.exact.grounding import Sources
-from energyml.backends.exact.plans import Plans
-from energyml.backends.precision import full_precision
-from energyml.backends.variational.skeleton import (
+from energyml.bind.batch import Along, full_precision
+from energyml.bind.problem import Evidence, Problem
+from energyml.bind.terms import TableTerm
+from energyml.execution import is_host_readable, may_cache
+from energyml.grounded.grounding import Sources, StructureCache
+from energyml.grounded.skeleton import (
     Block,
     Part,
     Skeleton,
@@ -25,9 +26,6 @@ from energyml.backends.variational.skeleton import (
     on_device,
     ranked_dim,
 )
-from energyml.bind.batch import Along
-from energyml.bind.terms import TableTerm
-from energyml.execution import is_host_readable, may_cache
 from energyml.ir.graph import Edges, Graph, Range
 
 # Structures that are cached: those of fixed graphs always come back, those of run-time graphs often.
@@ -79,7 +77,7 @@ class Grounder:
         self.graph = graph
         self.joint = [term for term in terms if len(term.term.scope) > 1]
         self.single = [term for term in terms if len(term.term.scope) == 1]
-        self._plans = Plans(0)
+        self._structures = StructureCache()
         self._known: OrderedDict[tuple[object, ...], Skeleton] = OrderedDict()
 
     def ground(self, problem: Problem) -> FactorGraph:
@@ -97,7 +95,7 @@ class Grounder:
         if union and along is not None:
             along, sources = None, Sources(self.graph, [(term, batch) for term in self.joint], batch)
             union = not sources.fixed
-        groups = self._plans.groups(sources) if batch.size else []
+        groups = self._structures.groups(sources) if batch.size else []
         size = batch.size if union else 1
         key = (sources.key, size, union, *((group.key, group.rows.tobytes() if union else b"") for group in groups))
         skeleton = self._known.get(key) if may_cache() else None

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem, QueryRefused
 from energyml.bind.batch import Batch
+from energyml.bind.problem import Problem
 from energyml.bind.terms import TableTerm
-from energyml.diagnostics import ShapeError
+from energyml.diagnostics import QueryRefused, ShapeError
 from energyml.execution import is_host_readable
 from energyml.posterior import Posterior
 

@@ -15,14 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import QueryRefused
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
 from energyml.bind.terms import TableTerm
+from energyml.caching import BoundedCache
+from energyml.diagnostics import QueryRefused
 from energyml.execution import as_numpy, is_recording
 from energyml.ir.graph import Affine, Binding, Edges, Graph
 from energyml.model.types import Extent
 from energyml.native.planning import Scopes, gathered
+
+# Structures that are cached: they come back, in fixed graphs always, in run-time graphs often.
+LARGEST_CACHE = 512
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,17 @@ class Sources:
             for v in self.graph.discrete
         ]
         return _read(torch.cat(parts, 1)) if parts else np.zeros((self.batch.size, 0), dtype=bool)
+
+
+class StructureCache:
+    """Structures of examples, found when they are first met."""
+
+    def __init__(self) -> None:
+        self._known: BoundedCache[tuple[object, ...], Structure] = BoundedCache(LARGEST_CACHE)
+
+    def groups(self, sources: Sources) -> list[Group]:
+        """The examples of a batch by structure."""
+        return sources.groups(lambda key, make: self._known.once((sources.key, key), make))
 
 
 def _read(structure: Tensor) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""What queries are answered with: costs of answers, expectations, and precision."""
