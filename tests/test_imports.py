@@ -61,6 +61,9 @@ REGISTERED = "energyml.backends"
 PRIVATE = ("torch._C", "torch._dynamo", "torch._functorch")
 KNOWS_PRIVATE = "energyml.execution"
 
+# Bound terms are made and told apart here alone; others take views of them.
+BINDING = "energyml.bind"
+
 # Importing these, and running `energyml check`, loads none of HEAVY.
 LIGHT = (*ROAD, "energyml.cli")
 HEAVY = ("torch", "networkx")
@@ -155,6 +158,32 @@ def other_backends(module: str, text: str, is_package: bool) -> list[str]:
     ]
 
 
+def classes_of_terms() -> set[str]:
+    """The names of all classes of bound terms, without their common base."""
+    trees = [
+        ast.parse(file.read_text(encoding="utf-8")) for name, file in module_files().items() if inside(name, BINDING)
+    ]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found: set[str] = {"BoundTerm"}
+    while True:
+        more = {one.name for one in classes if found & {ast.unparse(base).rpartition(".")[2] for base in one.bases}}
+        if more <= found:
+            return found - {"BoundTerm"}
+        found |= more
+
+
+def names_of_terms(text: str, classes: set[str]) -> list[tuple[int, str]]:
+    """Where a module names a class of terms: imported, used, as an attribute, a pattern or a text; line and name."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in classes:
+                found.append((node.lineno, name))
+            case ast.Constant(value=str(name)) if name in classes:
+                found.append((node.lineno, name))
+    return found
+
+
 # --- the tests ------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +220,32 @@ def test_another_backend_is_seen(text: str) -> None:
     assert not other_backends("energyml.driver", text, is_package=False)
 
 
+def test_classes_of_terms_stay_in_bind() -> None:
+    classes = classes_of_terms()
+    assert {"TableTerm", "LinearTerm", "QuadraticTerm", "StepwiseTerm", "MaskedTerm", "BlackBoxTerm"} <= classes
+    found = [
+        f"{module}:{line} names {name}"
+        for module, file in sorted(module_files().items())
+        if not inside(module, BINDING)
+        for line, name in names_of_terms(file.read_text(encoding="utf-8"), classes)
+    ]
+    assert not found, "\n".join(["terms are read through their views, see energyml/bind/views.py:", *found])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from energyml.bind.tables import TableTerm",
+        "from energyml.bind.tables import TableTerm as Table",
+        "def f(term):\n    return isinstance(term, tables.TableTerm)",
+        "match term:\n    case tables.TableTerm():\n        pass",
+        "found = type(term).__name__ == 'TableTerm'",
+    ],
+)
+def test_a_class_of_terms_is_seen(text: str) -> None:
+    assert len(names_of_terms(text, {"TableTerm"})) == 1
+
+
 def test_the_execution_mode_is_read_in_one_module() -> None:
     found = [
         f"{module}:{node.lineno} reads {ast.unparse(node)}"
@@ -203,7 +258,7 @@ def test_the_execution_mode_is_read_in_one_module() -> None:
 
 def test_every_row_is_about_something() -> None:
     modules = module_files()
-    names = {*MAY_IMPORT, *NEVER_IMPORT, REGISTERED, KNOWS_PRIVATE, *LIGHT} | {
+    names = {*MAY_IMPORT, *NEVER_IMPORT, REGISTERED, KNOWS_PRIVATE, BINDING, *LIGHT} | {
         other for row in MAY_IMPORT.values() for other in row
     }
     assert names <= modules.keys()

@@ -19,7 +19,8 @@ from energyml.backend import Backend, Session
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
 from energyml.bind.batch import Batch
 from energyml.bind.problem import Problem
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import TableView
 from energyml.diagnostics import QueryRefused
 from energyml.grounded.logspace import difference, entropy_terms, logsumexp, softmax
 from energyml.inference.costs import cost_of
@@ -133,12 +134,12 @@ class OracleSession(Session):
     def _factor_marginals(self, query: Query) -> dict[str, Tensor]:
         """[B, *domain, *labels] for each term with a table; zero where an element of the index set does not exist."""
         found: dict[str, Tensor] = {}
-        for term in self.problem.terms:
-            if isinstance(term, TableTerm) and query.target in (None, term.term.name):
+        for term in self.problem.tables():
+            if query.target in (None, term.term.name):
                 found[term.term.name] = self._one_term(term)
         return found
 
-    def _one_term(self, term: TableTerm) -> Tensor:
+    def _one_term(self, term: TableView) -> Tensor:
         sizes = [self.problem.label_count(ref.variable) for ref in term.term.scope]
         shape = (*term.domain_sizes(self.problem.env.batch), *sizes)
         rows = []
@@ -302,7 +303,7 @@ def _cells_of(labels: Tensor) -> Tensor:
     return labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
 
 
-def _joint(term: TableTerm, batch: Batch, labels: dict[str, Tensor], p: Tensor, sizes: list[int]) -> Tensor:
+def _joint(term: TableView, batch: Batch, labels: dict[str, Tensor], p: Tensor, sizes: list[int]) -> Tensor:
     """[*domain, *labels]: the probability of each joint label of each factor, from answers [N] of one length."""
     joint: Tensor | None = None
     for number, ref in enumerate(term.term.scope):

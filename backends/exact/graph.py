@@ -13,7 +13,7 @@ from energyml.backends.exact.ground import Elimination, Ground
 from energyml.backends.exact.plans import Tables
 from energyml.bind.batch import Batch, wide
 from energyml.bind.problem import Evidence, Problem
-from energyml.bind.terms import TableTerm
+from energyml.bind.views import TableView
 from energyml.caching import ValueCache
 from energyml.diagnostics import QueryRefused
 from energyml.execution import gradients, graph_break, is_functional, unwrapped
@@ -78,7 +78,7 @@ class GraphSession(Session):
         return self.ground.sources
 
     @property
-    def terms(self) -> list[TableTerm]:
+    def terms(self) -> list[TableView]:
         """The terms, each of which has a table."""
         return self.ground.terms
 
@@ -152,7 +152,7 @@ class GraphSession(Session):
         found: list[Tensor] = self._once("tables", lambda: [self.table_of(term) for term in self.terms])
         return list(found)
 
-    def table_of(self, term: TableTerm) -> Tensor:
+    def table_of(self, term: TableView) -> Tensor:
         """A term's table, with zeros for elements that a structure of padded sizes has too many."""
         table = term.table(self.problem.env)
         table = widened(table) if self._dtype is None else table.to(self._dtype)

@@ -13,7 +13,8 @@ from torch import Tensor
 from energyml.backend import Backend, Session
 from energyml.backends.ilp.program import Example, Solution, solve, solver, without_hopeless
 from energyml.bind.problem import Problem
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.cards.card import Selection
 from energyml.diagnostics import QueryRefused
 from energyml.grounded.decoding import likeliest, searched
@@ -32,7 +33,7 @@ class IntegerProgramming(Backend):
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms, and see that there is a solver."""
         solver()
-        self.grounder = Grounder(graph, [term for term in terms if isinstance(term, TableTerm)])
+        self.grounder = Grounder(graph, tables(terms))
 
     def open(self, problem: Problem) -> Session:
         """Nothing is solved before a query asks."""

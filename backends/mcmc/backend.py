@@ -24,7 +24,8 @@ from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering, ladder
 from energyml.bind.problem import Problem
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.caching import ValueCache
 from energyml.diagnostics import EnergyError, QueryRefused
 from energyml.grounded.factors import Grounder
@@ -40,8 +41,8 @@ class Sampler(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms; structures are grounded when they are met, and kept."""
-        tables = [term for term in terms if isinstance(term, TableTerm)]
-        self.grounder = Grounder(graph, tables) if len(tables) == len(terms) else None
+        own = tables(terms)
+        self.grounder = Grounder(graph, own) if len(own) == len(terms) else None
 
     def target(self, problem: Problem, chains: int) -> Target:
         """The factor graph where all terms have tables, else the terms' scores."""

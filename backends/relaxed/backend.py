@@ -17,7 +17,8 @@ from energyml.backends.relaxed.rounding import Rounding, likeliest_labels
 from energyml.backends.relaxed.space import Space, Vectors
 from energyml.backends.relaxed.starts import answered_logits, perturbed, random_logits, unary_logits
 from energyml.bind.problem import Problem
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.caching import ValueCache
 from energyml.cards.card import Selection
 from energyml.diagnostics import QueryRefused
@@ -35,9 +36,9 @@ class RelaxedAscent(Backend):
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms, and make the backend that gives the starting point."""
         self.method = Method.of(self.selection)
-        tables = [term for term in terms if isinstance(term, TableTerm)]
-        self.multilinear = len(tables) == len(terms)
-        self.grounder = Grounder(graph, tables) if tables else None
+        own = tables(terms)
+        self.multilinear = len(own) == len(terms)
+        self.grounder = Grounder(graph, own) if own else None
         self.first: tuple[Backend, str] | None = None
         start = self.selection["start"]
         if isinstance(start, Selection):

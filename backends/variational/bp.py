@@ -14,7 +14,8 @@ from energyml.backend import Backend, Session
 from energyml.backends.variational.implicit import at_fixed_point
 from energyml.backends.variational.session import VariationalSession
 from energyml.bind.problem import Evidence, Problem
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.cards.card import Selection
 from energyml.grounded.ascent import Product
 from energyml.grounded.factors import Grounder, Potentials, detached
@@ -32,7 +33,7 @@ class BeliefPropagation(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms; structures are grounded when they are met, and kept."""
-        self.grounder = Grounder(graph, [term for term in terms if isinstance(term, TableTerm)])
+        self.grounder = Grounder(graph, tables(terms))
 
     def open(self, problem: Problem) -> Session:
         """No message is passed before a query asks."""

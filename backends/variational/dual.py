@@ -12,7 +12,8 @@ from torch import Tensor
 from energyml.backend import Backend, Session
 from energyml.backends.variational.dual_descent import Descent, Shares
 from energyml.bind.problem import Problem
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.cards.card import Selection
 from energyml.grounded.factors import Grounder
 from energyml.inference.grounded import GroundedSession
@@ -30,7 +31,7 @@ class Dual(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms; structures are grounded when they are met, and kept."""
-        self.grounder = Grounder(graph, [term for term in terms if isinstance(term, TableTerm)])
+        self.grounder = Grounder(graph, tables(terms))
 
     def open(self, problem: Problem) -> Session:
         """Nothing is swept before a query asks."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from energyml.bind.problem import Evidence
-from energyml.bind.terms import TableTerm
+from energyml.bind.views import TableView
 from energyml.execution import is_host_readable
 from energyml.grounded.ascent import Product
 from energyml.grounded.factors import embedded
@@ -111,7 +111,7 @@ class VariationalSession(GroundedSession):
             if query.target in (None, term.term.name)
         }
 
-    def _term_marginals(self, term: TableTerm) -> Tensor:
+    def _term_marginals(self, term: TableView) -> Tensor:
         graph, domain = self.graph, term.domain_sizes(self.graph.batch)
         cells = self.cell_probabilities()
         if len(term.term.scope) == 1:

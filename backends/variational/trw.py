@@ -33,7 +33,8 @@ from energyml.backend import Backend, Session
 from energyml.backends.variational.bp import PropagationSession
 from energyml.backends.variational.spanning import forest_parents
 from energyml.bind.problem import Evidence, Problem
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.grounded.factors import FactorGraph, Grounder, Potentials
 from energyml.grounded.logspace import logsumexp
 from energyml.grounded.propagation import Propagation, State, key, probabilities
@@ -53,7 +54,7 @@ class TreeReweighted(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms; structures are grounded when they are met, and kept."""
-        self.grounder = Grounder(graph, [term for term in terms if isinstance(term, TableTerm)])
+        self.grounder = Grounder(graph, tables(terms))
 
     def open(self, problem: Problem) -> Session:
         """No message is passed before a query asks."""

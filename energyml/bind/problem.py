@@ -16,6 +16,18 @@ from energyml.bind.snapshot import Named, Snapshot
 from energyml.bind.steps import Steps, why_not_stepwise
 from energyml.bind.tensors import Environment
 from energyml.bind.terms import TableTerm
+from energyml.bind.views import (
+    LinearView,
+    MaskedView,
+    QuadraticView,
+    StepwiseView,
+    TableView,
+    linear,
+    masked,
+    quadratic,
+    stepwise,
+    tables,
+)
 from energyml.diagnostics import EnergyError, QueryRefused, Source
 from energyml.execution import NotRecorded, is_eager, is_functional, may_cache, refuse_single_call_tracers
 from energyml.ir.graph import Graph
@@ -204,9 +216,25 @@ class Problem:
             given += [(f"the evidence about `{name}`", one) for name, one in values.items()]
         return given + [(f"the start of `{name}`", one) for name, one in self.start.items()]
 
-    def tables(self) -> list[TableTerm]:
-        """The terms that have a table over the labels of their scope."""
-        return [term for term in self.terms if isinstance(term, TableTerm)]
+    def tables(self) -> list[TableView]:
+        """The terms that have a table over the labels of their scope, in their order."""
+        return tables(self.terms)
+
+    def linear(self) -> Mapping[str, LinearView]:
+        """The linear part of each field."""
+        return linear(self.terms)
+
+    def quadratic(self) -> Mapping[str, QuadraticView]:
+        """The precision matrix of each field."""
+        return quadratic(self.terms)
+
+    def stepwise(self) -> list[StepwiseView]:
+        """The step networks over sequences, in their order."""
+        return stepwise(self.terms)
+
+    def masked(self) -> list[MaskedView]:
+        """The masked conditionals over sequences, in their order."""
+        return masked(self.terms)
 
     def label_count(self, variable: str) -> int:
         """How many labels a variable's cells may take."""

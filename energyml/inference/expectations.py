@@ -9,7 +9,7 @@ from torch import Tensor
 
 from energyml.bind.batch import Batch
 from energyml.bind.problem import Problem
-from energyml.bind.terms import TableTerm
+from energyml.bind.views import TableView
 from energyml.diagnostics import QueryRefused, ShapeError
 from energyml.execution import is_host_readable
 from energyml.posterior import Posterior
@@ -105,15 +105,17 @@ def comparable(problem: Problem, other: Posterior) -> Problem:
     return second
 
 
-def tables_of(problem: Problem) -> list[TableTerm]:
+def tables_of(problem: Problem) -> list[TableView]:
     """The terms of a second model, all of which must be tables: expectations of others do not follow from marginals."""
-    for term in problem.terms:
-        if not isinstance(term, TableTerm):
-            raise QueryRefused(
-                f"`{term.term.name}` of the second model has no table, so that its expectation is out of reach; "
-                "`enumerate` compares any two models of few answers"
-            )
-    return [term for term in problem.terms if isinstance(term, TableTerm)]
+    found = problem.tables()
+    if len(found) < len(problem.terms):
+        names = [term.term.name for term in found]
+        other = next(term.term.name for term in problem.terms if term.term.name not in names)
+        raise QueryRefused(
+            f"`{other}` of the second model has no table, so that its expectation is out of reach; "
+            "`enumerate` compares any two models of few answers"
+        )
+    return found
 
 
 def _same_cells(one: Batch, other: Batch, name: str, dims: tuple[str, ...]) -> bool:

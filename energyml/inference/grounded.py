@@ -12,7 +12,6 @@ from torch import Tensor
 
 from energyml.backend import Session
 from energyml.bind.problem import Problem
-from energyml.bind.terms import TableTerm
 from energyml.caching import ValueCache
 from energyml.diagnostics import QueryRefused
 from energyml.grounded.ascent import Ascent
@@ -42,7 +41,7 @@ class GroundedSession(Session):
 
     def __init__(self, problem: Problem, grounder: Grounder, name: str) -> None:
         self.problem, self.grounder, self.name = problem, grounder, name
-        self.terms = [term for term in problem.terms if isinstance(term, TableTerm)]
+        self.terms = problem.tables()
         self.latent = {v.name for v in problem.graph.discrete if v.kind == "latent"}
         self.once = ValueCache().once
 

@@ -23,7 +23,6 @@ from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering
 from energyml.bind.problem import Problem
-from energyml.bind.terms import TableTerm
 from energyml.grounded.factors import Grounder
 from tests.mcmc.exhaustive import (
     Script,
@@ -42,9 +41,7 @@ EXACT = 1e-12
 
 
 def factors(given: Problem, chains: int = 1) -> FactorTarget:
-    return FactorTarget(
-        given, chains, Grounder(given.graph, [term for term in given.terms if isinstance(term, TableTerm)])
-    )
+    return FactorTarget(given, chains, Grounder(given.graph, given.tables()))
 
 
 def states(target: Target) -> int:
