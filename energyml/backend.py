@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -23,10 +23,6 @@ from energyml.plan.backend_card import BackendCard
 from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import Result
-
-if TYPE_CHECKING:
-    from energyml.data.dataset import Dataset
-    from energyml.energy_model import EnergyModel
 
 
 class Session(ABC):
@@ -86,12 +82,12 @@ class Backend(ABC):
         """
         return None
 
-    def report(self, model: EnergyModel, dataset: Dataset) -> tuple[GoldReport | None, list[str]]:
+    def report(self, model: Any, dataset: Any) -> tuple[GoldReport | None, list[str]]:
         """How it treats the gold answers of a data set, and notes for people; most backends have nothing to tell.
 
         Args:
-            model: the bound model.
-            dataset: the examples; the report is `None` where there are none to look at.
+            model: the bound model, an `EnergyModel`.
+            dataset: the examples, a `Dataset`; the report is `None` where there are none to look at.
         """
         raise QueryRefused(f"`{self.selection.name}` has no report on gold answers; `beam` has one")
 

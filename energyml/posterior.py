@@ -27,7 +27,7 @@ from energyml.result import Assignment, Result, Status, not_a_number, without_an
 
 if TYPE_CHECKING:
     from energyml.certificates import Certificate
-    from energyml.sampling.trace import Trace
+    from energyml.inference.trace import Trace
 
 _grad_enabled = torch.is_grad_enabled  # by its name: short calls ask often
 # Queries without arguments, made once: a posterior is asked for them often.
@@ -433,7 +433,7 @@ class Posterior:
 
     def trace(self) -> Trace:
         """All draws of a sampler's chains, with acceptance, energies and convergence; see `docs/sampling.md`."""
-        from energyml.sampling.trace import Sampled
+        from energyml.inference.trace import Sampled
 
         if not isinstance(self._session, Sampled):
             raise QueryRefused(f"`{self.backend}` keeps no draws; `gibbs`, `metropolis` and other samplers do")

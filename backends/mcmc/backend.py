@@ -29,11 +29,11 @@ from energyml.bind.views import tables
 from energyml.caching import ValueCache
 from energyml.diagnostics import EnergyError, QueryRefused
 from energyml.grounded.factors import Grounder
+from energyml.inference.trace import Progress, Trace, no_answer
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Measured, Result, Status
-from energyml.sampling.trace import Progress, Trace, no_answer
 
 
 class Sampler(Backend):

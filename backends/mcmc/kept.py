@@ -7,7 +7,7 @@ from torch import Tensor
 
 from energyml.backends.mcmc.kernel import Kernel, State
 from energyml.bind.problem import Problem
-from energyml.sampling.trace import Trace
+from energyml.inference.trace import Trace
 
 
 class Kept:

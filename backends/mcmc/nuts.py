@@ -18,12 +18,12 @@ from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm
 from energyml.caching import ValueCache
 from energyml.diagnostics import EnergyError, QueryRefused
+from energyml.inference.trace import Progress, Trace
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result, Status
-from energyml.sampling.trace import Progress, Trace
 
 
 class Nuts(Backend):

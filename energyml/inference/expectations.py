@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +13,19 @@ from energyml.bind.problem import Problem
 from energyml.bind.views import TableView
 from energyml.diagnostics import QueryRefused, ShapeError
 from energyml.execution import is_host_readable
-from energyml.posterior import Posterior
+
+
+class SecondModel(Protocol):
+    """The posterior of a second model."""
+
+    @property
+    def problem(self) -> Problem:
+        """Its batch."""
+        ...
+
+    def unrounded(self, kind: str) -> Any:
+        """An answer in the type that it was computed in."""
+        ...
 
 
 def expected(p: Tensor, values: Tensor) -> Tensor:
@@ -56,7 +69,7 @@ def factored_expectation(
     return total
 
 
-def log_z_of(other: Posterior) -> Tensor:
+def log_z_of(other: SecondModel) -> Tensor:
     """[B]: log Z of a second model; not rounded where it came in a wider type, as it is about to be subtracted from."""
     value: Tensor = other.unrounded("log_partition")
     return value
@@ -74,7 +87,7 @@ def divergence(cross: Tensor, entropy: Tensor) -> Tensor:
     return torch.where(cross.isposinf(), cross, cross - entropy)
 
 
-def comparable(problem: Problem, other: Posterior) -> Problem:
+def comparable(problem: Problem, other: SecondModel) -> Problem:
     """The problem of a second posterior, checked to be about the same cells."""
     second = other.problem
     for one in (problem, second):

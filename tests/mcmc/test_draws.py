@@ -24,8 +24,8 @@ from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.diagnostics import QueryRefused
-from energyml.sampling.convergence import effective, split_rhat, total_variation_bound
-from energyml.sampling.trace import Progress
+from energyml.inference.convergence import effective, split_rhat, total_variation_bound
+from energyml.inference.trace import Progress
 from tests.contract.device_harness import DeviceHarness
 from tests.mcmc.exhaustive import all_labels, numbered, target_distribution
 from tests.mcmc.models import CHAIN, FREE, GLOBAL, GRID, HARD, LATENT, MASKED, STEPS, problem
