@@ -1,13 +1,19 @@
-"""From a spec to a torch module: label sets are fixed, networks and parameters are built."""
+"""From a spec to a torch module: label sets are fixed, networks and parameters are built.
+
+Importing it is free of torch, which the first model imports.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from energyml.diagnostics import Source
 from energyml.driver import Compiled, compile_source, read_source
-from energyml.energy_model import EnergyModel
+
+if TYPE_CHECKING:
+    from energyml.energy_model import EnergyModel
 
 
 def load(
@@ -45,6 +51,8 @@ def bind(
         seed: seed of the first values of all parameters.
         pretrained: whether files of vectors that networks name are read; a checkpoint brings its own weights.
     """
+    from energyml.energy_model import EnergyModel
+
     model = EnergyModel(compiled, labels=labels, seed=seed)
     if pretrained and names_vectors(compiled):
         from energyml.data.vectors import give_vectors
