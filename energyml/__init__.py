@@ -23,8 +23,8 @@ _PUBLIC = {
     "Result": "energyml.result",
     "check_text": "energyml.driver",
     "compare": "energyml.comparison",
-    "compile": "energyml.driver",
-    "load": "energyml.driver",
+    "compile": "energyml.loading",
+    "load": "energyml.loading",
     "axes": "energyml.building",
     "choose": "energyml.building",
     "conditionals": "energyml.building",
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from energyml.diagnostics import EnergyError as EnergyError
     from energyml.diagnostics import SpecError as SpecError
     from energyml.driver import check_text as check_text
-    from energyml.driver import compile as compile
-    from energyml.driver import load as load
     from energyml.energy_model import EnergyModel as EnergyModel
+    from energyml.loading import compile as compile
+    from energyml.loading import load as load
     from energyml.posterior import Posterior as Posterior
     from energyml.queries import Query as Query
     from energyml.result import Assignment as Assignment

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 import torch
 
 V = TypeVar("V")
+K = TypeVar("K")
 
 
 class ValueCache:
@@ -61,9 +63,38 @@ class cached_property(Generic[V]):
         return value
 
 
+class BoundedCache(Generic[K, V]):
+    """Values by key, of which only the latest are kept.
+
+    Args:
+        most: how many.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def once(self, key: K, make: Callable[[], V]) -> V:
+        """The value of that key, made when it is first asked for; the oldest one goes where there are too many."""
+        found = self._values.get(key)
+        if found is None:
+            found = self._values[key] = make()
+            if len(self._values) > self.most:
+                self._values.popitem(last=False)
+        return found
+
+    def values(self) -> list[V]:
+        """Every value that is kept."""
+        return list(self._values.values())
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._values.clear()
+
+
 def empty_cache() -> ValueCache:
     """A cache without values: compiled code calls functions, not classes, for the defaults of a dataclass."""
     return ValueCache()
 
 
-__all__ = ["ValueCache", "cached_property", "empty_cache"]
+__all__ = ["BoundedCache", "ValueCache", "cached_property", "empty_cache"]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem, QueryRefused
+from energyml.bind.problem import Problem
+from energyml.diagnostics import QueryRefused
 from energyml.posterior import Posterior
 from energyml.queries import Quality
 from energyml.result import Assignment

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from energyml import cards
-from energyml.backend import Backend, QueryRefused
+from energyml.backend import Backend, make_backend
 from energyml.bind.batch import Batch
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
-from energyml.diagnostics import EnergyError, join_names
+from energyml.diagnostics import EnergyError
+from energyml.driver import Compiled, read_choice
 from energyml.execution import CompileConstants, compile_constant
 from energyml.ir.graph import Graph
 from energyml.plan.backend_card import BackendCard
 from energyml.plan.planner import AUTO, Plan, Verdict, candidates, plan
 from energyml.plan.structure import Structure
 from energyml.posterior import Posterior
-from energyml.queries import Quality
-
-if TYPE_CHECKING:
-    from energyml.driver import Compiled
-    from energyml.energy_model import EnergyModel
 
 Loss: TypeAlias = Callable[[Posterior, Mapping[str, Tensor], Selection], Tensor]
 
@@ -35,51 +31,6 @@ _NOT_HERE = "this version has no implementation of it; `energyml explain` lists 
 
 class BackendRefused(EnergyError):
     """A backend that cannot serve a model, with the reason and the nearest alternative."""
-
-
-T = TypeVar("T")
-
-
-def first_that_answers(
-    model: EnergyModel, using: str | Selection | None, queries: Sequence[str], ask: Callable[[Selection | None], T]
-) -> tuple[T, str | None]:
-    """The answer of a backend; where the choice is `auto`, the first one that does not refuse.
-
-    Args:
-        model: whose backends they are.
-        using: the choice, as in `EnergyModel.infer`.
-        queries: what will be asked; `auto` considers the backends that answer all of it.
-        ask: asks a backend; `QueryRefused` makes `auto` go on.
-
-    Returns:
-        The answer, and for `auto` a line about the choice with its reasons.
-    """
-    chosen = model.selected(using)
-    if chosen is not None and chosen.name != AUTO:
-        return ask(chosen), None
-    structure = model.plan(AUTO).structure
-    refusals: dict[str, str] = {}
-    for verdict in candidates(structure, queries):
-        name = verdict.selection.name
-        try:
-            found = ask(verdict.selection)
-        except QueryRefused as refusal:
-            refusals[name] = str(refusal)
-            continue
-        if not refusals and all(verdict.answers[query] is Quality.EXACT for query in queries):
-            return found, None
-        reasons = "; ".join(refusals.values()) or plan(structure, None, queries).why.removeprefix(f"{AUTO}: ")
-        return found, f"{AUTO} chose `{name}`: {reasons}"
-    raise QueryRefused("; ".join((*refusals.values(), _who_else(structure, queries, refusals))))
-
-
-def _who_else(structure: Structure, queries: Sequence[str], refused: Container[str]) -> str:
-    """Which backends answer each of some queries, where none answers all of them."""
-    able = {query: [one.selection.name for one in candidates(structure, (query,))] for query in queries}
-    left = {query: [name for name in names if name not in refused] for query, names in able.items()}
-    known = [f"`{query}`: {join_names(names[:3]) or 'no backend'}" for query, names in left.items()]
-    several = "ask one query at a time; " if len(queries) > 1 else ""
-    return f"{several}backends that answer {', '.join(known)}"
 
 
 class Choices:
@@ -114,8 +65,6 @@ class Choices:
             return self._model.choices.infer
         if isinstance(using, Selection):
             return using
-        from energyml.driver import read_choice
-
         return read_choice("backend", using, self._model)
 
     def backend(self, using: str | Selection | None, functional: bool = True) -> tuple[Backend, Verdict]:
@@ -154,7 +103,7 @@ class Choices:
             raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {refusal}")
         if not made.verdict.implemented:
             raise BackendRefused(f"`{made.verdict.selection.name}` cannot serve this model: {_NOT_HERE}")
-        backend = cast("Backend", cards.implementation(made.verdict.selection.card)(made.verdict.selection))
+        backend = make_backend(made.verdict.selection, self._structure)
         backend.prepare(self._graph, self._terms, self._structure)
         ready = self._ready[key] = (backend, made.verdict)
         return ready
@@ -176,8 +125,6 @@ class Choices:
         return self._read_objective(objective)
 
     def _read_objective(self, objective: str) -> Selection:
-        from energyml.driver import read_choice
-
         return read_choice("objective", objective, self._model)
 
     def loss(self, objective: Selection) -> Loss:

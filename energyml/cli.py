@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from energyml.cli_sizes import checked_sizes
 from energyml.diagnostics import EnergyError, Report, Source, SpecError, did_you_mean, render_all, render_json
 from energyml.driver import Compiled, SpecFileError, analyse, compile_source, read_source, source_from
 from energyml.written import write_text
@@ -55,26 +56,6 @@ def _compiled(name: str) -> Compiled:
 def _standard_input() -> bytes:
     stream = getattr(sys.stdin, "buffer", None)
     return stream.read() if stream is not None else sys.stdin.read().encode()
-
-
-def _sizes(given: list[str] | None) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for item in given or []:
-        name, equal, value = item.partition("=")
-        if not equal or not value.isdecimal() or len(value) > 9:
-            raise typer.BadParameter(f"expected NAME=NUMBER, found `{item}`", param_hint="--size")
-        sizes[name] = int(value)
-    return sizes
-
-
-def _checked_sizes(compiled: Compiled, given: list[str] | None) -> dict[str, int]:
-    sizes = _sizes(given)
-    for name in sizes:
-        if name not in compiled.graph.dims:
-            guess = did_you_mean(name, compiled.graph.dims)
-            hint = f"; did you mean `{guess}`?" if guess else f"; it has: {', '.join(compiled.graph.dims)}"
-            raise typer.BadParameter(f"the spec has no dim `{name}`{hint}", param_hint="--size")
-    return sizes
 
 
 @app.command()
@@ -169,7 +150,7 @@ def explain(
     from energyml.explain import explain as explained
 
     compiled = _with_infer(_compiled(file), infer)
-    typer.echo(explained(compiled, stage, _checked_sizes(compiled, size)))  # type: ignore[arg-type]
+    typer.echo(explained(compiled, stage, checked_sizes(compiled, size)))  # type: ignore[arg-type]
 
 
 def _with_infer(compiled: Compiled, infer: str | None) -> Compiled:
@@ -197,7 +178,7 @@ def graph(
     if output.suffix not in (".svg", ".dot"):
         raise typer.BadParameter(f"the name must end in .svg or .dot, found `{output}`", param_hint="-o")
     compiled = compile_source(_source(file))
-    sizes = _checked_sizes(compiled, size)
+    sizes = checked_sizes(compiled, size)
     if sizes:
         check_extent(*extent_of(compiled.graph, Instance(sizes)))
         cells = ground(compiled.graph, Instance(sizes))
@@ -214,7 +195,7 @@ def info(file: Model, size: Sizes = None) -> None:
     from energyml.explain import info as described
 
     compiled = _compiled(file)
-    typer.echo(json.dumps(described(compiled, _checked_sizes(compiled, size)), indent=2))
+    typer.echo(json.dumps(described(compiled, checked_sizes(compiled, size)), indent=2))
 
 
 @app.command()
@@ -284,7 +265,7 @@ def infer(
 
     compiled = compile_source(_source(file))
     asked = tuple(one.strip() for one in query.split(",") if one.strip())
-    sizes = _checked_sizes(compiled, size)
+    sizes = checked_sizes(compiled, size)
     request = Request(backends, asked, inputs, labels, sizes, batch, seed)
     answers = answer_queries(compiled, request, lambda line: typer.echo(f"energyml: {line}", err=True))
     typer.echo(json.dumps(answers, indent=2) if as_json else show_answers(answers))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from energyml.cli_sizes import checked_sizes
 from energyml.driver import compile_source, read_source, source_from
 from energyml.written import check_writable, write_lines
 
 if TYPE_CHECKING:
-    from energyml.sampling.trace import Progress
+    from energyml.inference.trace import Progress
 
 
 def sample(
@@ -74,7 +75,7 @@ def sample(
         check_writable(state)
 
     def request_for(compiled: Any) -> Request:
-        sizes = _sizes(compiled, size)
+        sizes = checked_sizes(compiled, size)
         return Request(count, chains, burn_in, infer, inputs, evidence, labels, sizes, batch, seed, state)
 
     if subject == "-" or Path(subject).suffix == ".energy":
@@ -109,12 +110,6 @@ def sample(
             typer.echo(f"wrote {out}")
     if drawn.stopped:
         raise typer.Exit(130)
-
-
-def _sizes(compiled: Any, size: list[str] | None) -> dict[str, int]:
-    from energyml.cli import _checked_sizes
-
-    return _checked_sizes(compiled, size)
 
 
 def _facts(drawn: Any) -> dict[str, Any]:

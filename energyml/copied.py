@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from energyml.backend import Evidence, Problem
 from energyml.bind.batch import Batch
+from energyml.bind.problem import Evidence, Problem
 from energyml.diagnostics import EnergyError
 from energyml.training_state import TrainingState
-
-if TYPE_CHECKING:
-    from energyml.energy_model import EnergyModel
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,7 @@ class Call:
     """A model and the arguments of one call, without what was made of them.
 
     Attributes:
-        model: the bound model, with its weights.
+        model: the bound `EnergyModel`, with its weights.
         using: the backend in the spec's words.
         batch: the checked inputs, detached from what they were computed by.
         evidence: what is known about the answer.
@@ -32,7 +29,7 @@ class Call:
         state: where training stood.
     """
 
-    model: EnergyModel
+    model: Any
     using: str
     batch: Batch
     evidence: Evidence
@@ -43,10 +40,8 @@ class Call:
     @staticmethod
     def of(problem: Problem, using: str) -> Call:
         """That of a posterior; refused where networks may have drawn numbers, as dropout does in training mode."""
-        from energyml.energy_model import EnergyModel
-
         module, batch, evidence = problem.env.module, problem.env.batch, problem.evidence
-        if not isinstance(module, EnergyModel) or problem.env.relaxed:
+        if not hasattr(module, "problem_of") or problem.env.relaxed:
             raise EnergyError("a posterior can be copied where `model.infer` returned it; this one was made otherwise")
         if module.training and any(map(_draws, module.modules())):
             raise EnergyError(
@@ -65,7 +60,7 @@ class Call:
 
     def problem(self) -> Problem:
         """The problem, made again about the model as it is now."""
-        made = self.model.problem_of(self.batch, self.evidence, self.start)
+        made: Problem = self.model.problem_of(self.batch, self.evidence, self.start)
         made.env.gains, made.state = self.gains, self.state
         return made
 

@@ -127,6 +127,18 @@ class EnergyError(Exception):
     """Base of every error that energyml raises on purpose; its text is meant for people."""
 
 
+class QueryRefused(EnergyError):
+    """A query that a backend does not answer for a model, with the reason."""
+
+
+class PackageMissing(EnergyError):
+    """An optional package that is needed here and is not installed."""
+
+    def __init__(self, purpose: str, package: str, extra: str) -> None:
+        remedy = f"pip install 'energyml[{extra}]'"
+        super().__init__(f"{purpose} needs the package `{package}`, which is not installed: {remedy}")
+
+
 class ShapeError(EnergyError, ValueError):
     """A tensor whose shape is not the one that is needed."""
 

@@ -1,17 +1,15 @@
-"""The driver: one road from text to a model.
+"""The driver: one road from text to a plan.
 
-    text -> syntax tree -> checked model -> factor-graph IR -> structure and plan -> (bind) -> a torch module
+    text -> syntax tree -> checked model -> factor-graph IR -> structure and plan
 
-Everything up to the plan is torch-free; `load` and `compile` bind, and only then are networks imported.
+All of it is torch-free; `energyml.loading` goes on from here to a torch module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from energyml.cards.card import CardKind, Selection
 from energyml.cards.registry import built_in
@@ -25,9 +23,6 @@ from energyml.plan.planner import check_choices
 from energyml.plan.structure import Structure, recognise
 from energyml.syntax import tree
 from energyml.syntax.parser import parse, parse_choices
-
-if TYPE_CHECKING:
-    from energyml.energy_model import EnergyModel
 
 
 @dataclass(frozen=True)
@@ -124,54 +119,3 @@ def read_choice(kind: CardKind, text: str, model: CheckedModel | None = None) ->
     if len(made) != 1:
         raise EnergyError(f"expected one {kind}, found {len(made)} in `{text}`")
     return made[0]
-
-
-def load(
-    path: str | Path, *, labels: Mapping[str, Sequence[str]] | None = None, seed: int | None = None
-) -> EnergyModel:
-    """Load a spec file as a torch module.
-
-    Args:
-        path: an `.energy` file.
-        labels: the labels of each set that the spec takes from data, in order.
-        seed: seed of the first values of all parameters.
-    """
-    return bind(compile_source(read_source(path)), labels=labels, seed=seed)
-
-
-def compile(
-    text: str, *, labels: Mapping[str, Sequence[str]] | None = None, seed: int | None = None, name: str = "<text>"
-) -> EnergyModel:
-    """Compile a spec text to a torch module; arguments as in `load`."""
-    return bind(compile_source(Source(name, text)), labels=labels, seed=seed)
-
-
-def bind(
-    compiled: Compiled,
-    *,
-    labels: Mapping[str, Sequence[str]] | None = None,
-    seed: int | None = None,
-    pretrained: bool = True,
-) -> EnergyModel:
-    """Fix label sets, build networks and parameters: from here on there are weights.
-
-    Args:
-        compiled: the spec.
-        labels: the labels of each set that the spec takes from data, in order.
-        seed: seed of the first values of all parameters.
-        pretrained: whether files of vectors that networks name are read; a checkpoint brings its own weights.
-    """
-    from energyml.energy_model import EnergyModel
-
-    model = EnergyModel(compiled, labels=labels, seed=seed)
-    if pretrained and names_vectors(compiled):
-        from energyml.data.vectors import give_vectors
-
-        give_vectors(model)
-    return model
-
-
-def names_vectors(compiled: Compiled) -> bool:
-    """Whether a network of the catalogue starts from a file of vectors."""
-    chosen = (net.selection for net in compiled.graph.nets.values())
-    return any(one.card.option("vectors") is not None and one["vectors"] is not None for one in chosen)

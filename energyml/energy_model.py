@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from energyml.backend import Backend, Evidence, Problem
+from energyml.backend import Backend
 from energyml.bind.answers import Answers
 from energyml.bind.batch import Batch
 from energyml.bind.binder import NetBuilder, bind_labels, initial_value, used_inputs
 from energyml.bind.gains import Gain
 from energyml.bind.maker import BatchMaker, LengthsLike, MaskLike
+from energyml.bind.problem import Evidence, Problem
 from energyml.bind.tensors import Compiler, Environment
 from energyml.bind.terms import bind_term
 from energyml.bind.weights import KEY, WeightNames

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
 from energyml.bind.inputs import overflow
+from energyml.bind.problem import Problem
 from energyml.cards.card import Selection
 from energyml.copied import Call, kept_values
-from energyml.diagnostics import EnergyError, join_names
+from energyml.diagnostics import EnergyError, QueryRefused, join_names
 from energyml.execution import call_or_explain, is_functional, is_host_readable, may_cache
 from energyml.plan.planner import Verdict, candidates
 from energyml.queries import QUERIES, Quality, Query
@@ -26,7 +27,7 @@ from energyml.result import Assignment, Result, Status, not_a_number, without_an
 
 if TYPE_CHECKING:
     from energyml.certificates import Certificate
-    from energyml.sampling.trace import Trace
+    from energyml.inference.trace import Trace
 
 _grad_enabled = torch.is_grad_enabled  # by its name: short calls ask often
 # Queries without arguments, made once: a posterior is asked for them often.
@@ -432,7 +433,7 @@ class Posterior:
 
     def trace(self) -> Trace:
         """All draws of a sampler's chains, with acceptance, energies and convergence; see `docs/sampling.md`."""
-        from energyml.sampling.trace import Sampled
+        from energyml.inference.trace import Sampled
 
         if not isinstance(self._session, Sampled):
             raise QueryRefused(f"`{self.backend}` keeps no draws; `gibbs`, `metropolis` and other samplers do")

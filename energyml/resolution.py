@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem, Session
+from energyml.backend import Session
+from energyml.bind.problem import Problem
 from energyml.queries import Query
 from energyml.result import Assignment
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from energyml.cards.card import Selection
-from energyml.choices import first_that_answers
 from energyml.diagnostics import EnergyError
-from energyml.driver import Compiled, SpecFileError, bind, read_choices
+from energyml.driver import Compiled, SpecFileError, read_choices
 from energyml.energy_model import EnergyModel
+from energyml.first_answer import first_that_answers
+from energyml.loading import bind
 from energyml.model.declared import Input
 from energyml.model.types import REAL, Axis, EdgeType
 from energyml.queries import QUERIES

@@ -4,7 +4,10 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "energyml.plan": (*MESSAGES, "energyml.cards", *CARD_LISTS, "energyml.queries", "energyml.model", "energyml.ir"),
 }
 
+# Cards and the types that they speak of stand before the packages that they lie in.
+STAND_APART = (*CARD_LISTS, "energyml.model.types")
+
+# What imports in a circle: importer and imported, with the reason. The list only gets shorter.
+IN_A_CIRCLE: dict[tuple[str, str], str] = {
+    ("energyml.posterior", "energyml.certificates"): "`certificate` asks other backends, by posteriors of their own",
+    ("energyml.posterior", "energyml.interop"): "`to_arviz` and `to_pyro` convert a posterior",
+    ("energyml.energy_model", "energyml.objectives"): "`loss` calls objectives, whose teachers are models",
+    ("energyml.objectives", "energyml.train"): "teachers are loaded from the folders of trained runs",
+}
+
 # Third-party modules that these never import, not even inside a function or for a type checker.
 NEVER_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*ROAD, *MESSAGES, *CARD_LISTS, "energyml.cards", "energyml.grammar"), ("torch", "torch_struct")),
@@ -61,6 +75,9 @@ REGISTERED = "energyml.backends"
 PRIVATE = ("torch._C", "torch._dynamo", "torch._functorch")
 KNOWS_PRIVATE = "energyml.execution"
 
+# Bound terms are made and told apart here alone; others take views of them.
+BINDING = "energyml.bind"
+
 # Importing these, and running `energyml check`, loads none of HEAVY.
 LIGHT = (*ROAD, "energyml.cli")
 HEAVY = ("torch", "networkx")
@@ -68,11 +85,15 @@ HEAVY = ("torch", "networkx")
 # --- reading imports ------------------------------------------------------------------------------------------------
 
 
+parsed = cache(ast.parse)
+
+
 def inside(name: str, package: str) -> bool:
     """Whether a dotted name is the package or lies in it."""
     return name == package or name.startswith(package + ".")
 
 
+@cache
 def module_files() -> dict[str, Path]:
     """Every module of energyml by its dotted name, each once: backends and grammar through the links."""
     found = {}
@@ -126,7 +147,7 @@ def violations(module: str, text: str, is_package: bool) -> list[str]:
     """What a module imports against the layering, one sentence each."""
     found = []
     package = module if is_package else module.rpartition(".")[0]
-    for line, name, runs in imports(ast.parse(text), package):
+    for line, name, runs in imports(parsed(text), package):
 
         def report(reason: str, line: int = line, name: str = name) -> None:
             found.append(f"{module}:{line} imports {name}: {reason}")
@@ -145,6 +166,73 @@ def violations(module: str, text: str, is_package: bool) -> list[str]:
     return found
 
 
+def other_backends(module: str, text: str, is_package: bool) -> list[str]:
+    """The imports of a backend that are of another backend, one sentence each."""
+    own = ".".join(module.split(".")[:3])
+    return [
+        f"{module}:{line} imports {name}"
+        for line, name, _ in imports(parsed(text), module if is_package else module.rpartition(".")[0])
+        if inside(module, REGISTERED) and inside(name, REGISTERED) and not inside(name, own)
+    ]
+
+
+def classes_of_terms() -> set[str]:
+    """The names of all classes of bound terms, without their common base."""
+    trees = [parsed(file.read_text(encoding="utf-8")) for name, file in module_files().items() if inside(name, BINDING)]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found: set[str] = {"BoundTerm"}
+    while True:
+        more = {one.name for one in classes if found & {ast.unparse(base).rpartition(".")[2] for base in one.bases}}
+        if more <= found:
+            return found - {"BoundTerm"}
+        found |= more
+
+
+def names_of_terms(text: str, classes: set[str]) -> list[tuple[int, str]]:
+    """Where a module names a class of terms: imported, used, as an attribute, a pattern or a text; line and name."""
+    found = []
+    for node in ast.walk(parsed(text)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in classes:
+                found.append((node.lineno, name))
+            case ast.Constant(value=str(name)) if name in classes:
+                found.append((node.lineno, name))
+    return found
+
+
+def room(module: str) -> str:
+    """The package or top-level module of energyml that a module belongs to; each backend is one."""
+    if module in STAND_APART:
+        return module
+    return ".".join(module.split(".")[: 3 if inside(module, REGISTERED) else 2])
+
+
+def imports_between_rooms() -> dict[tuple[str, str], str]:
+    """Which room imports which, lazily and for type checkers too, with an example of each."""
+    modules, found = module_files(), dict[tuple[str, str], str]()
+    for module, file in sorted(modules.items()):
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+        for line, name, _ in imports(parsed(file.read_text(encoding="utf-8")), package):
+            if not inside(name, "energyml"):
+                continue
+            target = name if name in modules else name.rpartition(".")[0]
+            if room(module) != room(target):
+                found.setdefault((room(module), room(target)), f"{module}:{line} imports {name}")
+    return found
+
+
+def circle(edges: Iterable[tuple[str, str]]) -> list[str]:
+    """Rooms of which each imports the next, the last one the first; empty where there is no circle."""
+    above: dict[str, set[str]] = {}
+    for importer, imported in edges:
+        above.setdefault(importer, set()).add(imported)
+    try:
+        TopologicalSorter(above).prepare()
+    except CycleError as problem:
+        return list(reversed(problem.args[1]))
+    return []
+
+
 # --- the tests ------------------------------------------------------------------------------------------------------
 
 
@@ -157,11 +245,79 @@ def test_layering() -> None:
     assert not found, "\n".join(["imports against the layering:", *found])
 
 
+def test_no_backend_imports_another() -> None:
+    found = [
+        sentence
+        for module, file in sorted(module_files().items())
+        for sentence in other_backends(module, file.read_text(encoding="utf-8"), file.name == "__init__.py")
+    ]
+    assert not found, "\n".join(["what backends share belongs in a library that all of them import:", *found])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from energyml.backends.gaussian.session import FieldSession",
+        "def f():\n    import energyml.backends.gaussian",
+        "if TYPE_CHECKING:\n    from energyml.backends import gaussian",
+        "from ..gaussian import card",
+    ],
+)
+def test_another_backend_is_seen(text: str) -> None:
+    assert len(other_backends("energyml.backends.exact.chain", text, is_package=False)) == 1
+    assert not other_backends("energyml.backends.gaussian.cg", text, is_package=False)
+    assert not other_backends("energyml.driver", text, is_package=False)
+
+
+def test_packages_form_no_cycle() -> None:
+    edges = imports_between_rooms()
+    found = circle(edges.keys() - IN_A_CIRCLE.keys())
+    assert not found, "\n".join(["imports in a circle:", *(edges[pair] for pair in pairwise(found))])
+
+
+def test_known_circles_are_circles() -> None:
+    edges = imports_between_rooms()
+    assert IN_A_CIRCLE.keys() <= edges.keys()
+    for pair in IN_A_CIRCLE:
+        assert circle(edges.keys() - IN_A_CIRCLE.keys() | {pair}), f"{pair} is no longer in a circle"
+
+
+def test_a_circle_is_seen() -> None:
+    assert circle([("a", "b"), ("b", "c"), ("c", "a")])[0] in "abc"
+    assert not circle([("a", "b"), ("b", "c"), ("a", "c")])
+
+
+def test_classes_of_terms_stay_in_bind() -> None:
+    classes = classes_of_terms()
+    assert {"TableTerm", "LinearTerm", "QuadraticTerm", "StepwiseTerm", "MaskedTerm", "BlackBoxTerm"} <= classes
+    found = [
+        f"{module}:{line} names {name}"
+        for module, file in sorted(module_files().items())
+        if not inside(module, BINDING)
+        for line, name in names_of_terms(file.read_text(encoding="utf-8"), classes)
+    ]
+    assert not found, "\n".join(["terms are read through their views, see energyml/bind/views.py:", *found])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from energyml.bind.tables import TableTerm",
+        "from energyml.bind.tables import TableTerm as Table",
+        "def f(term):\n    return isinstance(term, tables.TableTerm)",
+        "match term:\n    case tables.TableTerm():\n        pass",
+        "found = type(term).__name__ == 'TableTerm'",
+    ],
+)
+def test_a_class_of_terms_is_seen(text: str) -> None:
+    assert len(names_of_terms(text, {"TableTerm"})) == 1
+
+
 def test_the_execution_mode_is_read_in_one_module() -> None:
     found = [
         f"{module}:{node.lineno} reads {ast.unparse(node)}"
         for module, file in sorted(module_files().items())
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in PRIVATE and module != KNOWS_PRIVATE
     ]
     assert not found, "\n".join(found)
@@ -169,7 +325,7 @@ def test_the_execution_mode_is_read_in_one_module() -> None:
 
 def test_every_row_is_about_something() -> None:
     modules = module_files()
-    names = {*MAY_IMPORT, *NEVER_IMPORT, REGISTERED, KNOWS_PRIVATE, *LIGHT} | {
+    names = {*MAY_IMPORT, *NEVER_IMPORT, REGISTERED, KNOWS_PRIVATE, BINDING, *STAND_APART, *LIGHT} | {
         other for row in MAY_IMPORT.values() for other in row
     }
     assert names <= modules.keys()

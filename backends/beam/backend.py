@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from energyml.backend import Problem
 from energyml.backends.beam.report import SequenceReport, dataset_report
 from energyml.backends.beam.search import Found, Plan, Search
 from energyml.backends.beam.session import StepBackend, StepSession, first, padded, unanswered
-from energyml.backends.logspace import logsumexp
+from energyml.bind.problem import Problem
 from energyml.bind.steps import Steps
 from energyml.cards.card import Selection
+from energyml.grounded.logspace import logsumexp
 from energyml.queries import Query
 from energyml.result import Assignment, Result, Status
 

@@ -15,9 +15,9 @@ from itertools import count as counter
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem
 from energyml.backends.beam.search import Plan, Search
 from energyml.backends.beam.session import StepBackend, StepSession, first
+from energyml.bind.problem import Evidence, Problem
 from energyml.bind.steps import Steps
 from energyml.bind.tensors import Environment
 from energyml.queries import Quality, Query

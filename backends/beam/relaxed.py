@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from energyml.backends.precision import full_precision
 from energyml.bind.steps import State, Steps
+from energyml.inference.precision import full_precision
 
 _NINF = float("-inf")
 # Whether every hypothesis has ended is looked at this often: looking waits for a device.

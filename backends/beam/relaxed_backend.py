@@ -8,13 +8,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
 from energyml.backends.beam.relaxed import RelaxedBeam, relaxed_beam
 from energyml.backends.beam.session import unanswered
+from energyml.bind.problem import Problem
 from energyml.bind.steps import Steps
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
 from energyml.cards.options import Annealed
+from energyml.diagnostics import QueryRefused
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query

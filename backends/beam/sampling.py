@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.backends.beam.search import Trace
 from energyml.backends.beam.session import StepBackend, StepSession, drawn, padded, unanswered
+from energyml.bind.problem import Problem
 from energyml.bind.steps import Steps
 from energyml.queries import Query
 from energyml.result import Result

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
-from energyml.backends.costs import cost_of
+from energyml.backend import Backend, Session
+from energyml.bind.problem import Problem
 from energyml.bind.steps import Steps
 from energyml.bind.terms import BoundTerm
 from energyml.cards.card import Selection
+from energyml.diagnostics import QueryRefused
+from energyml.inference.costs import cost_of
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from energyml import errors
-from energyml.backend import Evidence, Problem, QueryRefused
 from energyml.backends.enumerate.card import MOST_ADVISED, count_of_answers
-from energyml.backends.logspace import grouped_logsumexp
 from energyml.bind.batch import Batch
+from energyml.bind.problem import Evidence, Problem
 from energyml.bind.tensors import Environment
-from energyml.diagnostics import join_names
+from energyml.diagnostics import QueryRefused, join_names
+from energyml.grounded.logspace import grouped_logsumexp
 from energyml.model.declared import Variable
 from energyml.plan.planner import candidates
 from energyml.plan.structure import Structure

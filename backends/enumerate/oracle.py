@@ -15,14 +15,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
-from energyml.backends.costs import cost_of
+from energyml.backend import Backend, Session
 from energyml.backends.enumerate.enumeration import Enumerated, Enumeration, consistent
-from energyml.backends.expectations import comparable, divergence, expected, factored_expectation
-from energyml.backends.logspace import difference, entropy_terms, logsumexp, softmax
-from energyml.backends.precision import compensated, rounded
 from energyml.bind.batch import Batch
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.problem import Problem
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import TableView
+from energyml.diagnostics import QueryRefused
+from energyml.grounded.logspace import difference, entropy_terms, logsumexp, softmax
+from energyml.inference.costs import cost_of
+from energyml.inference.expectations import comparable, divergence, expected, factored_expectation
+from energyml.inference.precision import compensated, rounded
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 from energyml.plan.structure import Structure
@@ -131,12 +134,12 @@ class OracleSession(Session):
     def _factor_marginals(self, query: Query) -> dict[str, Tensor]:
         """[B, *domain, *labels] for each term with a table; zero where an element of the index set does not exist."""
         found: dict[str, Tensor] = {}
-        for term in self.problem.terms:
-            if isinstance(term, TableTerm) and query.target in (None, term.term.name):
+        for term in self.problem.tables():
+            if query.target in (None, term.term.name):
                 found[term.term.name] = self._one_term(term)
         return found
 
-    def _one_term(self, term: TableTerm) -> Tensor:
+    def _one_term(self, term: TableView) -> Tensor:
         sizes = [self.problem.label_count(ref.variable) for ref in term.term.scope]
         shape = (*term.domain_sizes(self.problem.env.batch), *sizes)
         rows = []
@@ -300,7 +303,7 @@ def _cells_of(labels: Tensor) -> Tensor:
     return labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
 
 
-def _joint(term: TableTerm, batch: Batch, labels: dict[str, Tensor], p: Tensor, sizes: list[int]) -> Tensor:
+def _joint(term: TableView, batch: Batch, labels: dict[str, Tensor], p: Tensor, sizes: list[int]) -> Tensor:
     """[*domain, *labels]: the probability of each joint label of each factor, from answers [N] of one length."""
     joint: Tensor | None = None
     for number, ref in enumerate(term.term.scope):

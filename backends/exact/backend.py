@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from energyml.backend import Backend, Problem, Session
+from energyml.backend import Backend, Session
 from energyml.backends.exact.chain import ChainSession
 from energyml.backends.exact.engines import ENGINES
 from energyml.backends.exact.graph import OUTSIDE, GraphSession
@@ -14,9 +14,7 @@ from energyml.backends.exact.ground import Ground
 from energyml.backends.exact.plans import Plans
 from energyml.backends.exact.potentials import Layout
 from energyml.backends.exact.trees import TreeSession
-from energyml.backends.gaussian.iterative import Settings
-from energyml.backends.gaussian.methods import Policy
-from energyml.backends.gaussian.session import FieldSession
+from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm
 from energyml.diagnostics import EnergyError
 from energyml.execution import graph_break, is_fullgraph
@@ -30,7 +28,10 @@ COMPILED_CELLS = 16
 
 
 class Exact(Backend):
-    """Exact answers: first-order chains by their own kernels, other graphs by elimination, fields by direct methods."""
+    """Exact answers: first-order chains by their own kernels, other graphs by elimination.
+
+    Models of fields are served by what the card names for them.
+    """
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the tables of a chain into unaries and pairs; other graphs are planned when they are met."""
@@ -40,15 +41,9 @@ class Exact(Backend):
             raise EnergyError("the native kernels are not built; `exact(engine: torch)` gives the same answers")
         self.layout = Layout(graph, terms) if structure.is_sequence else None
         self.plans = Plans(int(self.selection["memory"]))
-        self.policy = None
-        if structure.has_field:
-            budget = float(self.selection["memory"]) * (1 << 20)
-            self.policy = Policy(iterative=False, budget=budget, settings=Settings(native=engine != "torch"))
 
     def open(self, problem: Problem) -> Session:
         """Sessions compute when a query asks; only run-time trees are rooted here."""
-        if self.policy is not None:
-            return FieldSession(problem, self.policy)
         if self.layout is not None:
             return ChainSession(problem, self.layout, self.engine)
         return self._open_graph(problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from energyml.backends.gaussian.card import FIELD_ANSWERS
 from energyml.cards.card import Selection
 from energyml.cards.options import Option, Whole, Word
 from energyml.plan.backend_card import BackendCard, Refusal
@@ -10,7 +9,7 @@ from energyml.plan.cost import Cost, product
 from energyml.plan.elimination import Program, TooWide, human_bytes
 from energyml.plan.fields import choose
 from energyml.plan.structure import USUAL, Shape, Structure
-from energyml.queries import LABEL_QUERIES, Quality, View
+from energyml.queries import FIELD_ANSWERS, LABEL_QUERIES, Quality, View
 
 MEGABYTES = 2048
 
@@ -99,6 +98,7 @@ CARDS = (
         view=View.TABLE,
         answers=dict.fromkeys(LABEL_QUERIES, Quality.EXACT),
         field_answers=FIELD_ANSWERS,
+        field_implementation="energyml.backends.gaussian.backend:DirectMethods",
         refuses=_refuses,
         cost=_cost,
         method=_method,

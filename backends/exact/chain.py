@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem, QueryRefused, Session
+from energyml.backend import Session
 from energyml.backends.exact.card import MEGABYTES
 from energyml.backends.exact.elimination import leaf
 from energyml.backends.exact.engines import Engine
@@ -22,7 +22,12 @@ from energyml.backends.exact.recursion import (
     chain_max_marginals,
     chain_score,
 )
-from energyml.backends.expectations import (
+from energyml.bind.batch import Along, wide
+from energyml.bind.problem import Evidence, Problem
+from energyml.diagnostics import QueryRefused
+from energyml.execution import gradients, is_functional
+from energyml.grounded.logspace import difference
+from energyml.inference.expectations import (
     comparable,
     cross_entropy,
     divergence,
@@ -32,10 +37,7 @@ from energyml.backends.expectations import (
     normalised,
     tables_of,
 )
-from energyml.backends.logspace import difference
-from energyml.backends.precision import accumulated, cancels, large, rounded
-from energyml.bind.batch import Along, wide
-from energyml.execution import gradients, is_functional
+from energyml.inference.precision import accumulated, cancels, large, rounded
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
 

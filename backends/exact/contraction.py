@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backends.logspace import logsumexp, softmax
+from energyml.grounded.logspace import logsumexp, softmax
 from energyml.plan.elimination import Program, Scope
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.contraction import Piece, best_answers, best_through, contract, entropy_of, piece, walk
-from energyml.backends.exact.grounding import Group
 from energyml.backends.exact.plans import Plan, Tables
-from energyml.backends.logspace import entropy_terms, logsumexp, softmax
 from energyml.execution import is_addressable
+from energyml.grounded.grounding import Group
+from energyml.grounded.logspace import entropy_terms, logsumexp, softmax
 from energyml.native import elimination as graphs
 from energyml.native import graph as native
 

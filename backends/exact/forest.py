@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.elimination import runs_natively, slopes, tracked
-from energyml.backends.exact.grounding import Sources
-from energyml.backends.logspace import logsumexp
 from energyml.execution import is_addressable
+from energyml.grounded.grounding import Sources
+from energyml.grounded.logspace import logsumexp
 from energyml.native.forest import Trees, order_trees, sweep
 
 

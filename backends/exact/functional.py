@@ -17,10 +17,10 @@ from torch import Tensor
 
 from energyml.backends.exact import recursion
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.logspace import difference
 from energyml.bind.batch import wide
 from energyml.diagnostics import ShapeError
 from energyml.execution import is_host_readable, refuse_single_call_tracers, under_transform
+from energyml.grounded.logspace import difference
 from energyml.native import chain as native
 from energyml.result import ABSENT
 

@@ -7,13 +7,20 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem, QueryRefused, Session
-from energyml.backends.costs import cost_of
+from energyml.backend import Session
 from energyml.backends.exact.elimination import BatchElimination, leaf, runs_natively, savable, slopes, tracked
 from energyml.backends.exact.ground import Elimination, Ground
-from energyml.backends.exact.grounding import Sources, masked_table, spread_cells
 from energyml.backends.exact.plans import Tables
-from energyml.backends.expectations import (
+from energyml.bind.batch import Batch, wide
+from energyml.bind.problem import Evidence, Problem
+from energyml.bind.views import TableView
+from energyml.caching import ValueCache
+from energyml.diagnostics import QueryRefused
+from energyml.execution import gradients, graph_break, is_functional, unwrapped
+from energyml.grounded.grounding import Sources, masked_table, spread_cells
+from energyml.grounded.logspace import difference
+from energyml.inference.costs import cost_of
+from energyml.inference.expectations import (
     comparable,
     cross_entropy,
     divergence,
@@ -22,12 +29,7 @@ from energyml.backends.expectations import (
     log_z_of,
     tables_of,
 )
-from energyml.backends.logspace import difference
-from energyml.backends.precision import accumulated, cancels, large, rounded, widened
-from energyml.bind.batch import Batch, wide
-from energyml.bind.terms import TableTerm
-from energyml.caching import ValueCache
-from energyml.execution import gradients, graph_break, is_functional, unwrapped
+from energyml.inference.precision import accumulated, cancels, large, rounded, widened
 from energyml.ir.graph import Graph
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result
@@ -76,7 +78,7 @@ class GraphSession(Session):
         return self.ground.sources
 
     @property
-    def terms(self) -> list[TableTerm]:
+    def terms(self) -> list[TableView]:
         """The terms, each of which has a table."""
         return self.ground.terms
 
@@ -150,7 +152,7 @@ class GraphSession(Session):
         found: list[Tensor] = self._once("tables", lambda: [self.table_of(term) for term in self.terms])
         return list(found)
 
-    def table_of(self, term: TableTerm) -> Tensor:
+    def table_of(self, term: TableView) -> Tensor:
         """A term's table, with zeros for elements that a structure of padded sizes has too many."""
         table = term.table(self.problem.env)
         table = widened(table) if self._dtype is None else table.to(self._dtype)

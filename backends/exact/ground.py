@@ -6,14 +6,13 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from energyml.backend import Evidence, Problem
 from energyml.backends.exact.elimination import BatchElimination, Part
 from energyml.backends.exact.forest import Forest, find_forest
-from energyml.backends.exact.grounding import Group, Sources
 from energyml.backends.exact.observed import Observed, observed
 from energyml.backends.exact.plans import Plan, Plans
 from energyml.backends.exact.traced import TracedElimination, traced
-from energyml.bind.terms import TableTerm
+from energyml.bind.problem import Evidence, Problem
+from energyml.grounded.grounding import Group, Sources
 
 Elimination: TypeAlias = BatchElimination | TracedElimination
 
@@ -40,7 +39,7 @@ class Ground:
     def of(problem: Problem, plans: Plans, kernels: bool) -> Ground:
         """That of a problem."""
         batch = problem.env.batch
-        terms = [(term, batch) for term in problem.terms if isinstance(term, TableTerm)]
+        terms = [(term, batch) for term in problem.tables()]
         sources = Sources(problem.graph, terms, batch, torch.compiler.is_compiling())
         return Ground(plans, sources, problem.evidence, kernels)
 

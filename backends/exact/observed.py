@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence
-from energyml.backends.exact.grounding import Sources
+from energyml.bind.problem import Evidence
 from energyml.execution import as_numpy
+from energyml.grounded.grounding import Sources
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from energyml.backends.exact.scaled import Scaled
 from energyml.backends.exact.scan import cut
 from energyml.backends.exact.threads import for_small_steps
 from energyml.backends.exact.unscaled import LogSpace, cleared, taped_log_partition
-from energyml.backends.logspace import softmax, tracked_logsumexp
-from energyml.backends.precision import full_precision
 from energyml.execution import is_recording, under_transform
+from energyml.grounded.logspace import softmax, tracked_logsumexp
+from energyml.inference.precision import full_precision
 
 Run = Paired | Scaled | LogSpace
 

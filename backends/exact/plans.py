@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from energyml.backend import QueryRefused
-from energyml.backends.exact.grounding import Group, Sources, Structure
+from energyml.caching import BoundedCache
+from energyml.diagnostics import QueryRefused
 from energyml.execution import CompileConstants
+from energyml.grounded.grounding import LARGEST_CACHE, Group, Sources, Structure, StructureCache
 from energyml.native import elimination as graphs
 from energyml.native import graph as native
 from energyml.native.planning import NativeCompiler
@@ -48,8 +47,6 @@ class Plan:
 
 
 MEGABYTE = 1 << 20
-# Programs that are cached: structures come back, in fixed graphs always, in run-time graphs often.
-LARGEST_CACHE = 512
 
 
 class Plans:
@@ -61,13 +58,13 @@ class Plans:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget * MEGABYTE
-        self._known: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
-        self._structures: OrderedDict[tuple[object, ...], Structure] = OrderedDict()
+        self._known: BoundedCache[tuple[object, ...], Plan] = BoundedCache(LARGEST_CACHE)
+        self._structures = StructureCache()
         self.compiled = CompileConstants()  # plans of compiled code
 
     def groups(self, sources: Sources) -> list[Group]:
         """The examples of a batch by structure."""
-        return sources.groups(lambda key, make: _cached(self._structures, (sources.key, key), make))
+        return self._structures.groups(sources)
 
     def plan(self, sources: Sources, group: Group, known: np.ndarray | None, first: frozenset[int]) -> Plan:
         """The plan of a structure with some cells observed and some eliminated first.
@@ -78,8 +75,7 @@ class Plans:
             known: [cells] bool: which cells are observed; `None` for none.
             first: the cells that are eliminated first.
         """
-        return _cached(
-            self._known,
+        return self._known.once(
             (sources.key, group.key, b"" if known is None else known.tobytes(), first),
             lambda: self._make(sources, group, known, first),
         )
@@ -100,15 +96,3 @@ class Plans:
                 "observe more cells, or choose an approximate backend (`energyml explain` lists them)"
             ) from None
         return Plan(structure, program, sources.domains, len(early))
-
-
-Made = TypeVar("Made")
-
-
-def _cached(known: OrderedDict[tuple[object, ...], Made], key: tuple[object, ...], make: Callable[[], Made]) -> Made:
-    found = known.get(key)
-    if found is None:
-        found = known[key] = make()
-        if len(known) > LARGEST_CACHE:
-            known.popitem(last=False)
-    return found

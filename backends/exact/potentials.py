@@ -9,10 +9,11 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem
-from energyml.backends.precision import HALF, accumulated, large, widened
 from energyml.bind.batch import Along, Batch, exist_below
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.problem import Evidence, Problem
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import TableView, tables
+from energyml.inference.precision import HALF, accumulated, large, widened
 from energyml.ir.graph import Graph, Range, Term
 
 
@@ -86,7 +87,7 @@ class Placed:
         scattered: whether its cells follow from positions known at run time.
     """
 
-    term: TableTerm
+    term: TableView
     arity: int
     offset: int = 0
     shrink: int = 0
@@ -105,7 +106,7 @@ class Layout:
 
     def __init__(self, graph: Graph, terms: Sequence[BoundTerm]) -> None:
         self.variable = graph.discrete[0].name
-        self.placed = [_placed(term) for term in terms if isinstance(term, TableTerm)]
+        self.placed = [_placed(term) for term in tables(terms)]
         self._dim = graph.discrete[0].dims[0]
         self._counted = ((self._dim, (self.variable,)),)
 
@@ -114,7 +115,7 @@ class Layout:
         return batch.frame(self._counted)[self._dim]
 
 
-def _placed(bound: TableTerm) -> Placed:
+def _placed(bound: TableView) -> Placed:
     term: Term = bound.term
     offsets = [ref.indices[0].offset for ref in term.scope]
     if not term.domain:
@@ -125,7 +126,7 @@ def _placed(bound: TableTerm) -> Placed:
     return Placed(bound, len(term.scope), min(offsets), binding.shrink, offsets != sorted(offsets))
 
 
-def is_first_order(terms: Sequence[TableTerm]) -> bool:
+def is_first_order(terms: Sequence[TableView]) -> bool:
     """Whether tables over the cells of one variable along one dim join neighbours at most."""
     return all(len(one.term.scope) == 1 or _joins_neighbours(one.term) for one in terms)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from energyml.backends.exact.partition import beginnings, gold_steps, log_likelihood, log_partition, marginals
 from energyml.backends.exact.potentials import Potentials
 from energyml.backends.exact.viterbi import viterbi
-from energyml.backends.logspace import difference, entropy_terms, softmax
 from energyml.bind.batch import wide
 from energyml.execution import is_host_readable, under_transform, without_autograd
+from energyml.grounded.logspace import difference, entropy_terms, softmax
 from energyml.result import ABSENT
 
 

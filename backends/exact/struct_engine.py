@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.backend import QueryRefused
 from energyml.backends.exact.potentials import Potentials
+from energyml.diagnostics import QueryRefused
 
 # torch-struct adds exp(-1e9) to every score, which bounds what can be told apart from a forbidden one.
 FORBIDDEN = -9e8

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from energyml.backends.exact.elimination import BatchElimination, Part
-from energyml.backends.exact.grounding import Group, Sources
 from energyml.backends.exact.plans import Plan, Plans, Tables
 from energyml.bind.batch import Along, Batch, Nested
-from energyml.bind.terms import TableTerm
+from energyml.bind.views import TableView
 from energyml.execution import compile_constant
+from energyml.grounded.grounding import Group, Sources
 from energyml.ir.graph import Edges, Graph
 
 # Of a batch: the sizes of its dims, and those of its nested dims with what they are nested in.
@@ -85,7 +85,7 @@ class Planned:
         terms: whose tables these are.
     """
 
-    def __init__(self, plan: Plan, cells: int, edges: tuple[Tensor, ...], terms: Sequence[TableTerm]) -> None:
+    def __init__(self, plan: Plan, cells: int, edges: tuple[Tensor, ...], terms: Sequence[TableView]) -> None:
         self.plan, self.edges, self.terms = plan, edges, terms
         group = Group(np.arange(1), plan.structure, b"")  # where there is one group, nobody asks for its rows
 
@@ -154,10 +154,10 @@ def sizes_of(batch: Batch) -> Sizes:
 
 @compile_constant
 def _planned(
-    plans: Plans, graph: Graph, latents_first: bool, sizes: tuple[Sizes, ...], count: int, *given: TableTerm | Tensor
+    plans: Plans, graph: Graph, latents_first: bool, sizes: tuple[Sizes, ...], count: int, *given: TableView | Tensor
 ) -> str:
     """The name of what is planned; called once, when code is compiled, with what tensors hold at that time."""
-    terms = [one for one in given[:count] if isinstance(one, TableTerm)]
+    terms = list(cast("tuple[TableView, ...]", given[:count]))
     edges = tuple(one.detach().clone() for one in given[count:] if isinstance(one, Tensor))
     # The terms are kept with what was planned, so that their identities stay theirs.
     key = (latents_first, sizes, tuple(map(id, terms)), tuple(one.cpu().numpy().tobytes() for one in edges))
@@ -176,7 +176,7 @@ def _planned(
     return plans.compiled.keep(key, make)
 
 
-def _stand_in(term: TableTerm | None, sizes: Sizes, edges: Iterator[Tensor]) -> Batch:
+def _stand_in(term: TableView | None, sizes: Sizes, edges: Iterator[Tensor]) -> Batch:
     """A batch of one example that has these sizes and edges, and every cell."""
     along, nested = sizes
     bindings = () if term is None else tuple(one for one in term.term.domain if isinstance(one, Edges))

@@ -8,14 +8,14 @@ from math import prod
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem
 from energyml.backends.exact.elimination import leaf, runs_natively, slopes, tracked
 from energyml.backends.exact.forest import Forest
 from energyml.backends.exact.graph import GraphSession
 from energyml.backends.exact.ground import Ground
-from energyml.backends.exact.grounding import spread_cells
-from energyml.backends.precision import large
+from energyml.bind.problem import Evidence, Problem
 from energyml.execution import gradients, under_transform
+from energyml.grounded.grounding import spread_cells
+from energyml.inference.precision import large
 from energyml.queries import Query
 from energyml.result import Assignment
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.backends.logspace import softmax, tracked_logsumexp
 from energyml.bind.batch import wide
+from energyml.grounded.logspace import softmax, tracked_logsumexp
 
 
 def cleared(scores: Tensor, exists: Tensor | None) -> Tensor:

@@ -1,15 +1,18 @@
-"""The backend `cg`: conjugate gradients for Gaussian fields."""
+"""The backends of Gaussian fields: conjugate gradients (`cg`), and the direct methods behind `exact`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from energyml.backend import Backend, Problem, Session
+from energyml.backend import Backend, Session
 from energyml.backends.gaussian.iterative import Settings
 from energyml.backends.gaussian.methods import Policy
 from energyml.backends.gaussian.session import FieldSession
+from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm
+from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph
+from energyml.native import fields as kernels
 from energyml.plan.structure import Structure
 
 
@@ -35,4 +38,20 @@ class ConjugateGradients(Backend):
         return FieldSession(problem, self.policy)
 
 
-__all__ = ["ConjugateGradients"]
+class DirectMethods(Backend):
+    """Exact answers for models of fields; what no direct method can hold is solved by conjugate gradients."""
+
+    def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
+        """Read the options of `exact`."""
+        if self.selection["engine"] == "native" and kernels is None:
+            raise EnergyError("the native kernels are not built; `exact(engine: torch)` gives the same answers")
+        budget = float(self.selection["memory"]) * (1 << 20)
+        settings = Settings(native=self.selection["engine"] != "torch")
+        self.policy = Policy(iterative=False, budget=budget, settings=settings)
+
+    def open(self, problem: Problem) -> Session:
+        """Nothing is computed before a query asks."""
+        return FieldSession(problem, self.policy)
+
+
+__all__ = ["ConjugateGradients", "DirectMethods"]

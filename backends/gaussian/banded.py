@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backend import QueryRefused
 from energyml.backends.gaussian.bases import Base, inverse_of, spread
 from energyml.bind.quadratic import QuadraticForm
+from energyml.diagnostics import QueryRefused
 from energyml.execution import unwrapped
 
 

@@ -8,14 +8,8 @@ from energyml.plan.backend_card import BackendCard
 from energyml.plan.cost import Cost, product
 from energyml.plan.fields import conjugate_gradients, direct
 from energyml.plan.structure import USUAL, Structure
-from energyml.queries import Quality, View
+from energyml.queries import FIELD_ANSWERS, Quality, View
 
-# What `exact` answers about fields: `mode` to the tolerance of a solve where no direct method is cheaper.
-FIELD_ANSWERS = {
-    "mode": Quality.EXACT, "map": Quality.READOUT, "marginals": Quality.READOUT, "variance": Quality.EXACT,
-    "log_partition": Quality.EXACT, "entropy": Quality.EXACT, "log_prob": Quality.EXACT, "sample": Quality.EXACT,
-    "conditionals": Quality.EXACT,
-}  # fmt: skip
 _ESTIMATED = dict.fromkeys(("variance", "log_partition", "entropy", "log_prob"), Quality.ESTIMATE)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from energyml.backend import QueryRefused
 from energyml.backends.gaussian.dense import written_out
 from energyml.bind.quadratic import QuadraticForm, Sizes
 from energyml.caching import ValueCache, cached_property, empty_cache
+from energyml.diagnostics import QueryRefused
 from energyml.execution import is_host_readable
 
 # Evidence about single channels of a position mixes with their couplings; it is served by writing the matrix out.

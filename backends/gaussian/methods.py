@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from energyml.backend import QueryRefused
 from energyml.backends.gaussian.banded import Banded, Blocks, grid_blocks, list_blocks, one_block
 from energyml.backends.gaussian.bases import Base, Diagonal, Transform
 from energyml.backends.gaussian.compiled import low_rank_solution
@@ -18,6 +17,7 @@ from energyml.backends.gaussian.iterative import Iterative, Settings
 from energyml.backends.gaussian.solver import Outcome, Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
 from energyml.bind.quadratic import QuadraticForm
+from energyml.diagnostics import QueryRefused
 from energyml.execution import cached, compile_constant, is_functional, is_host_readable, is_recording, under_transform
 from energyml.plan.fields import Choice, FieldFacts, Method, Purpose, choose, direct
 

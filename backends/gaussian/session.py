@@ -11,16 +11,19 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from energyml.backend import Problem, QueryRefused, Session
+from energyml.backend import Session
 from energyml.backends.gaussian.conditioning import Conditioned, condition
 from energyml.backends.gaussian.methods import Methods, Policy
 from energyml.backends.gaussian.solver import Outcome, Solver
 from energyml.backends.gaussian.status import not_finite
 from energyml.backends.gaussian.status import problem as problem_of
 from energyml.bind.conditionals import field_conditionals
-from energyml.bind.fields import FieldLayout, LinearTerm, QuadraticTerm
+from energyml.bind.fields import FieldLayout
+from energyml.bind.problem import Problem
 from energyml.bind.quadratic import QuadraticForm
+from energyml.bind.views import LinearView, QuadraticView
 from energyml.caching import ValueCache
+from energyml.diagnostics import QueryRefused
 from energyml.execution import graph_break, is_fullgraph, is_host_readable, is_recording
 from energyml.model.declared import Variable
 from energyml.plan.elimination import human_bytes
@@ -50,7 +53,7 @@ class Field:
     """One field of one batch: its linear part, its precision matrix, and what is observed of it."""
 
     def __init__(
-        self, variable: Variable, problem: Problem, linear: LinearTerm, quadratic: QuadraticTerm, policy: Policy
+        self, variable: Variable, problem: Problem, linear: LinearView, quadratic: QuadraticView, policy: Policy
     ) -> None:
         self.variable, self.problem, self.policy = variable, problem, policy
         self.linear, self.quadratic = linear, quadratic
@@ -170,8 +173,7 @@ class FieldSession(Session):
             raise QueryRefused(
                 f"fields are solved in float32 or float64, and the inputs are {given}; convert them: `u.float()`"
             )
-        linear = {term.field: term for term in problem.terms if isinstance(term, LinearTerm)}
-        quadratic = {term.field: term for term in problem.terms if isinstance(term, QuadraticTerm)}
+        linear, quadratic = problem.linear(), problem.quadratic()
         self.policy = policy
         self.fields = {
             v.name: Field(v, problem, linear[v.name], quadratic[v.name], policy) for v in problem.graph.fields

@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
 from energyml.backends.ilp.program import Example, Solution, solve, solver, without_hopeless
-from energyml.backends.variational.decoding import likeliest, searched
-from energyml.backends.variational.factors import Grounder
-from energyml.backends.variational.session import GroundedSession
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.problem import Problem
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.cards.card import Selection
+from energyml.diagnostics import QueryRefused
+from energyml.grounded.decoding import likeliest, searched
+from energyml.grounded.factors import Grounder
+from energyml.inference.grounded import GroundedSession
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Quality, Query
@@ -30,7 +33,7 @@ class IntegerProgramming(Backend):
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms, and see that there is a solver."""
         solver()
-        self.grounder = Grounder(graph, [term for term in terms if isinstance(term, TableTerm)])
+        self.grounder = Grounder(graph, tables(terms))
 
     def open(self, problem: Problem) -> Session:
         """Nothing is solved before a query asks."""

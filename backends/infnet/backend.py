@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
 from energyml.backends.infnet.network import InferenceNetwork, architecture_of, make_network
 from energyml.backends.infnet.reading import positions_of
 from energyml.backends.infnet.tailoring import Tailored, Tailoring
+from energyml.bind.problem import Problem
 from energyml.bind.tensors import full
 from energyml.bind.terms import BoundTerm
 from energyml.caching import ValueCache
 from energyml.cards.card import Selection
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, QueryRefused
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
 from energyml.backends.mcmc.estimates import Estimate, annealed_importance, bridge
 from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
@@ -23,15 +23,17 @@ from energyml.backends.mcmc.starts import BurnIn
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering, ladder
-from energyml.backends.variational.factors import Grounder
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.problem import Problem
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.caching import ValueCache
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, QueryRefused
+from energyml.grounded.factors import Grounder
+from energyml.inference.trace import Progress, Trace, no_answer
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Measured, Result, Status
-from energyml.sampling.trace import Progress, Trace, no_answer
 
 
 class Sampler(Backend):
@@ -39,8 +41,8 @@ class Sampler(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms; structures are grounded when they are met, and kept."""
-        tables = [term for term in terms if isinstance(term, TableTerm)]
-        self.grounder = Grounder(graph, tables) if len(tables) == len(terms) else None
+        own = tables(terms)
+        self.grounder = Grounder(graph, own) if len(own) == len(terms) else None
 
     def target(self, problem: Problem, chains: int) -> Target:
         """The factor graph where all terms have tables, else the terms' scores."""

@@ -15,8 +15,8 @@ from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.starts import COLD_SWEEPS, COLDEST
 from energyml.backends.mcmc.target import Labels, Target
 from energyml.backends.mcmc.tempering import Tempering
-from energyml.sampling.convergence import HIGHEST, effective, split_rhat, standard_error
-from energyml.sampling.trace import no_answer
+from energyml.inference.convergence import HIGHEST, effective, split_rhat, standard_error
+from energyml.inference.trace import no_answer
 
 # Rounds of the equation of the optimal bridge; it contracts quickly.
 ROUNDS = 200

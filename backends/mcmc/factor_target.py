@@ -7,13 +7,13 @@ from math import prod
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.target import REPAIRS, Labels, Target
-from energyml.backends.variational.ascent import Ascent
-from energyml.backends.variational.decoding import likeliest, searched
-from energyml.backends.variational.factors import FactorGraph, Grounder, Potentials
-from energyml.backends.variational.schedule import Pick, Schedule, Step
+from energyml.bind.problem import Problem
+from energyml.grounded.ascent import Ascent
+from energyml.grounded.decoding import likeliest, searched
+from energyml.grounded.factors import FactorGraph, Grounder, Potentials
+from energyml.grounded.schedule import Pick, Schedule, Step
 from energyml.result import ABSENT
 
 # What a forbidden combination costs where it must cost something finite.

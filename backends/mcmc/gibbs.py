@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import QueryRefused
 from energyml.backends.mcmc.factor_target import FactorTarget, picked, replaced
 from energyml.backends.mcmc.kernel import Current, Kernel
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.target import ScoreTarget
-from energyml.backends.variational.schedule import Pick, Step
-from energyml.backends.variational.skeleton import Skeleton, on_device
+from energyml.diagnostics import QueryRefused
+from energyml.grounded.schedule import Pick, Step
+from energyml.grounded.skeleton import Skeleton, on_device
 
 
 class SiteGibbs(Kernel):

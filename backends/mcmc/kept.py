@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.backends.mcmc.kernel import Kernel, State
-from energyml.sampling.trace import Trace
+from energyml.bind.problem import Problem
+from energyml.inference.trace import Trace
 
 
 class Kept:

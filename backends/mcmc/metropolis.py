@@ -16,7 +16,6 @@ from energyml.backends.mcmc.kernel import Current, Kernel, accepted
 from energyml.backends.mcmc.proposals import evaluate, narrowed
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.target import ScoreTarget
-from energyml.bind.whole import MaskedTerm
 from energyml.cards.options import Annealed
 
 # The lowest temperature of an annealed energy: lowered by a constant at each sweep, it would turn negative.
@@ -105,7 +104,7 @@ class Metropolis(Proposing):
         super().__init__(target, temperature, nucleus, mixture, order)
         self.block, self.sweeps, self.anneal, self.forced, self.hide = block, sweeps, anneal, forced, hide
         self.valid = anneal == 0
-        self.masked_alone = all(isinstance(term, MaskedTerm) for term in target.problem.terms)
+        self.masked_alone = len(target.problem.masked()) == len(target.problem.terms)
 
     @property
     def warning(self) -> str | None:

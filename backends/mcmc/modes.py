@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from energyml.backends.mcmc.kernel import Kernel
-from energyml.sampling.convergence import effective
-from energyml.sampling.trace import Trace
+from energyml.inference.convergence import effective
+from energyml.inference.trace import Trace
 
 # The search: how often it starts anew, and what multiplies inverse temperatures, sweep after sweep.
 RESTARTS, DESCENT = 4, (0.1, 0.3, 0.6, 1.0, 2.0, 5.0, 100.0, 100.0)

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session
+from energyml.bind.problem import Problem
 from energyml.bind.terms import BoundTerm
 from energyml.caching import ValueCache
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, QueryRefused
+from energyml.inference.trace import Progress, Trace
 from energyml.ir.graph import Graph
 from energyml.model.declared import Variable
 from energyml.plan.structure import Structure
 from energyml.queries import Query
 from energyml.result import ABSENT, Assignment, Result, Status
-from energyml.sampling.trace import Progress, Trace
 
 
 class Nuts(Backend):

@@ -8,20 +8,14 @@ all cells at once.  It is the model's conditional only for tables: Metropolis-Ha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backend import Problem
 from energyml.backends.mcmc.target import Labels, ScoreTarget
 from energyml.bind.conditionals import label_conditionals
-from energyml.bind.places import counted_dims
-from energyml.bind.tables import TableTerm
-from energyml.bind.tensors import full
-from energyml.bind.whole import MaskedTerm, StepwiseTerm, expanded
-from energyml.execution import is_host_readable
+from energyml.bind.views import MaskedView
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,22 +43,22 @@ def evaluate(target: ScoreTarget, labels: Labels, hidden: Labels | None = None) 
     copies = next(iter(labels.values())).shape[1]
     answer = {name: one.flatten(0, 1) for name, one in target.outward(labels).items()}
     proposals = {name: target.permitted(name).expand(-1, copies, -1, -1).clone() for name in labels}
-    alone = all(isinstance(term, MaskedTerm) for term in target.problem.terms)
+    problem, env = target.problem, target.problem.env
+    masked = problem.masked()
+    alone = len(masked) == len(problem.terms)
     score = torch.zeros(target.size, copies, device=target.device, dtype=target.dtype)
-    for term in target.problem.terms:
-        if isinstance(term, MaskedTerm):
-            name = term.body.variable
-            env = target.problem.env
-            if hidden is None:
-                scores = term.masked_scores(env, answer[name], copies)
-            else:
-                scores = term.hidden_scores(env, answer[name], hidden[name].reshape(answer[name].shape), copies)
-            proposals[name] += scores.reshape(proposals[name].shape)
-            if alone:
-                score = score + _masked_total(term, target, answer[name], scores, copies)
-        elif isinstance(term, StepwiseTerm):
-            scores = step_scores(term, target.problem, answer[term.body.variable], copies)
-            proposals[term.body.variable] += scores.reshape(proposals[term.body.variable].shape)
+    for term in masked:
+        name = term.body.variable
+        if hidden is None:
+            scores = term.masked_scores(env, answer[name], copies)
+        else:
+            scores = term.hidden_scores(env, answer[name], hidden[name].reshape(answer[name].shape), copies)
+        proposals[name] += scores.reshape(proposals[name].shape)
+        if alone:
+            score = score + _masked_total(term, target, answer[name], scores, copies)
+    for one in problem.stepwise():
+        name = one.body.variable
+        proposals[name] += one.step_scores(env, answer[name], copies).reshape(proposals[name].shape)
     if not target.free:  # tables at cells that may not exist could rule out labels that are possible
         _add_tables(target, answer, copies, proposals)
     score = target.ruled(labels, score) if alone else target.score(labels)
@@ -80,7 +74,7 @@ def _auxiliary(target: ScoreTarget, labels: Labels, name: str, scores: Tensor) -
 
 
 def _add_tables(target: ScoreTarget, answer: Labels, copies: int, proposals: dict[str, Tensor]) -> None:
-    tables = [term for term in target.problem.terms if isinstance(term, TableTerm)]
+    tables = target.problem.tables()
     problem = target.repeated(copies) if tables else target.problem
     for variable in problem.graph.discrete:
         name = variable.name
@@ -92,50 +86,13 @@ def _add_tables(target: ScoreTarget, answer: Labels, copies: int, proposals: dic
             proposals[name] += found.reshape(proposals[name].shape)
 
 
-def _masked_total(term: MaskedTerm, target: ScoreTarget, labels: Tensor, scores: Tensor, copies: int) -> Tensor:
+def _masked_total(term: MaskedView, target: ScoreTarget, labels: Tensor, scores: Tensor, copies: int) -> Tensor:
     """[B, C]: the energy's own sum, from the same pass."""
     if term.body.energy == "local":
         scores = F.log_softmax(scores, -1)
     held = scores.gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
     total = torch.where(labels >= 0, held, 0).sum(1).reshape(target.size, copies)
     return term.scaled(target.problem.env, total)
-
-
-def step_scores(term: StepwiseTerm, problem: Problem, labels: Tensor, copies: int) -> Tensor:
-    """[B * copies, T, labels]: at each position the step network's scores after the labels before it.
-
-    Zero behind the last cell that any answer has.  Cost: a step for each position up to there.
-    """
-    env, batch = problem.env, problem.env.batch
-    net: Any = env.module._modules[term.body.net]
-    along = batch.frame(counted_dims(term.term, term.graph))[term.dim]
-    given = []
-    for one, axes in zip(term.given, term.aligned, strict=True):
-        value = full(one(env), batch.size)
-        for axis in axes:
-            value = along.compact(value, axis)
-        given.append(expanded(value, copies))
-    masks = {name: expanded(mask, copies) for name, mask in batch.exists.items()}
-    many = along.repeat(copies)
-    compact = many.compact(labels, 1)
-    # Cells that exist stand in front; where the host would have to wait to see how many, all count.
-    steps = int((compact >= 0).any(0).sum()) if is_host_readable(compact) else labels.shape[1]
-    compact = compact.clamp(min=0)
-    exists = many.valid(many.size, batch.device)
-    if exists is not None:
-        masks[term.dim] = exists
-    state = net.start(tuple(given), masks, labels.shape[0])
-    previous = torch.full((labels.shape[0],), term.count, dtype=torch.long, device=batch.device)
-    made = []
-    for t in range(steps):
-        scores, state = net.step(state, net.embed(previous), t)
-        made.append(scores)
-        previous = compact[:, t]
-    if not made:
-        return torch.zeros(*labels.shape, term.count, device=batch.device, dtype=batch.dtype)
-    found = torch.stack(made, 1)
-    term.finite.check_now(env, found, lambda: None if exists is None else exists[:, :steps])
-    return many.spread(F.pad(found, (0, 0, 0, labels.shape[1] - steps)), 0.0)
 
 
 def narrowed(scores: Tensor, temperature: float, nucleus: float, mixture: float) -> Tensor:
@@ -160,4 +117,4 @@ def narrowed(scores: Tensor, temperature: float, nucleus: float, mixture: float)
     return torch.logaddexp(narrow + torch.log1p(-share), wide + share.log())
 
 
-__all__ = ["Evaluated", "evaluate", "narrowed", "step_scores"]
+__all__ = ["Evaluated", "evaluate", "narrowed"]

@@ -11,11 +11,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from energyml.backend import QueryRefused
 from energyml.backends.mcmc.factor_target import FactorTarget, picked
 from energyml.backends.mcmc.kernel import Current, Kernel, State
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.target import Labels
+from energyml.diagnostics import QueryRefused
 from energyml.execution import is_host_readable
 
 # How far a table may be from one weight for equal labels, in nats, beside rounding.

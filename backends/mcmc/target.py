@@ -18,8 +18,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem
 from energyml.backends.mcmc.randomness import Randomness
+from energyml.bind.problem import Evidence, Problem
 from energyml.bind.tensors import Environment
 from energyml.execution import is_host_readable
 from energyml.result import ABSENT

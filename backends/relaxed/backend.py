@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from energyml import cards
-from energyml.backend import Backend, Problem, QueryRefused, Session
+from energyml.backend import Backend, Session, make_backend
 from energyml.backends.relaxed.ascent import Ascended, Ascent, Method
 from energyml.backends.relaxed.card import STARTING_QUERIES
 from energyml.backends.relaxed.implicit import at_optimum
 from energyml.backends.relaxed.rounding import Rounding, likeliest_labels
 from energyml.backends.relaxed.space import Space, Vectors
 from energyml.backends.relaxed.starts import answered_logits, perturbed, random_logits, unary_logits
-from energyml.backends.variational.factors import Grounder
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.problem import Problem
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.caching import ValueCache
 from energyml.cards.card import Selection
+from energyml.diagnostics import QueryRefused
+from energyml.grounded.factors import Grounder
 from energyml.ir.graph import Graph
 from energyml.plan.planner import judge
 from energyml.plan.structure import Structure
@@ -34,15 +36,15 @@ class RelaxedAscent(Backend):
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms, and make the backend that gives the starting point."""
         self.method = Method.of(self.selection)
-        tables = [term for term in terms if isinstance(term, TableTerm)]
-        self.multilinear = len(tables) == len(terms)
-        self.grounder = Grounder(graph, tables) if tables else None
+        own = tables(terms)
+        self.multilinear = len(own) == len(terms)
+        self.grounder = Grounder(graph, own) if own else None
         self.first: tuple[Backend, str] | None = None
         start = self.selection["start"]
         if isinstance(start, Selection):
             answers = judge(start, structure).answers
             kind = next(query for query in STARTING_QUERIES if query in answers)
-            backend = cast("Backend", cards.implementation(start.card)(start))
+            backend = make_backend(start, structure)
             backend.prepare(graph, terms, structure)
             self.first = backend, kind
 

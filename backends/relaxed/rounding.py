@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.backends.relaxed.space import Space
-from energyml.backends.variational.ascent import Ascent
-from energyml.backends.variational.decoding import certain, likeliest, searched
-from energyml.backends.variational.factors import Grounder
-from energyml.backends.variational.schedule import Schedule, put, take
+from energyml.bind.problem import Problem
+from energyml.grounded.ascent import Ascent
+from energyml.grounded.decoding import certain, likeliest, searched
+from energyml.grounded.factors import Grounder
+from energyml.grounded.schedule import Schedule, put, take
 from energyml.result import ABSENT
 
 # A constraint that is broken with this probability is likely to be broken.

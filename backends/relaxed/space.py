@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
-from energyml.backends.logspace import entropy_terms
+from energyml.bind.problem import Problem
+from energyml.grounded.logspace import entropy_terms
 
 Vectors = dict[str, Tensor]
 """By variable: [B * copies, *dims, labels]; probabilities, logits or their gradients."""

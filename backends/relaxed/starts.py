@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backend import Backend, Problem
+from energyml.backend import Backend
 from energyml.backends.relaxed.space import Space, Vectors
-from energyml.bind.tables import TableTerm
+from energyml.bind.problem import Problem
 from energyml.queries import Query
 from energyml.result import Assignment
 
@@ -68,7 +68,7 @@ def unary_logits(problem: Problem, space: Space) -> Vectors:
         name: torch.zeros((space.rows, *shape), device=space.device, dtype=space.dtype, requires_grad=True)
         for name, shape in space.shapes.items()
     }
-    alone = [term for term in problem.terms if isinstance(term, TableTerm) and len(term.term.scope) == 1]
+    alone = [term for term in problem.tables() if len(term.term.scope) == 1]
     with torch.no_grad():
         parts = [term.softened(problem.env, space.copies, -torch.tensor(_LEAST).log().item()) for term in alone]
     if not parts or not space.rows:

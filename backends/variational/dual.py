@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Problem, Session
+from energyml.backend import Backend, Session
 from energyml.backends.variational.dual_descent import Descent, Shares
-from energyml.backends.variational.factors import Grounder
-from energyml.backends.variational.session import GroundedSession
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.problem import Problem
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.cards.card import Selection
+from energyml.grounded.factors import Grounder
+from energyml.inference.grounded import GroundedSession
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
@@ -29,7 +31,7 @@ class Dual(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms; structures are grounded when they are met, and kept."""
-        self.grounder = Grounder(graph, [term for term in terms if isinstance(term, TableTerm)])
+        self.grounder = Grounder(graph, tables(terms))
 
     def open(self, problem: Problem) -> Session:
         """Nothing is swept before a query asks."""

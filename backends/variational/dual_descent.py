@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backends.variational.factors import FactorGraph, Potentials
-from energyml.backends.variational.propagation import key
-from energyml.backends.variational.schedule import Entry, Pick, Schedule, Step, add, put, take
-from energyml.backends.variational.skeleton import on_device
+from energyml.grounded.factors import FactorGraph, Potentials
+from energyml.grounded.propagation import key
+from energyml.grounded.schedule import Entry, Pick, Schedule, Step, add, put, take
+from energyml.grounded.skeleton import on_device
 
 Weights = list[Tensor]
 """By block: [E, slots], the weight that the cell at a slot gives to the factor."""

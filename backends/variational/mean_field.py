@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Evidence, Problem, Session
-from energyml.backends.logspace import entropy_terms
-from energyml.backends.variational.ascent import Ascent, Product
-from energyml.backends.variational.decoding import feasible
-from energyml.backends.variational.factors import Grounder, Potentials, detached
+from energyml.backend import Backend, Session
 from energyml.backends.variational.implicit import at_fixed_point
-from energyml.backends.variational.schedule import take
 from energyml.backends.variational.session import VISIBLE, VariationalSession
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.problem import Evidence, Problem
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
 from energyml.cards.card import Selection
+from energyml.grounded.ascent import Ascent, Product
+from energyml.grounded.decoding import feasible
+from energyml.grounded.factors import Grounder, Potentials, detached
+from energyml.grounded.logspace import entropy_terms
+from energyml.grounded.schedule import take
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 from energyml.queries import Query
@@ -33,7 +35,7 @@ class MeanField(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms; structures are grounded when they are met, and kept."""
-        self.grounder = Grounder(graph, [term for term in terms if isinstance(term, TableTerm)])
+        self.grounder = Grounder(graph, tables(terms))
 
     def open(self, problem: Problem) -> Session:
         """Nothing is updated before a query asks."""

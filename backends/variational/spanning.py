@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 
 # Nodes of one connected part whose Laplacian is inverted: 4096 nodes take 134 MB and some seconds, once.
 LARGEST = 4096

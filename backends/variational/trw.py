@@ -29,15 +29,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import Backend, Evidence, Problem, Session
-from energyml.backends.logspace import logsumexp
+from energyml.backend import Backend, Session
 from energyml.backends.variational.bp import PropagationSession
-from energyml.backends.variational.factors import FactorGraph, Grounder, Potentials
-from energyml.backends.variational.propagation import Propagation, State, key, probabilities
-from energyml.backends.variational.schedule import take
-from energyml.backends.variational.skeleton import on_device
 from energyml.backends.variational.spanning import forest_parents
-from energyml.bind.terms import BoundTerm, TableTerm
+from energyml.bind.problem import Evidence, Problem
+from energyml.bind.terms import BoundTerm
+from energyml.bind.views import tables
+from energyml.grounded.factors import FactorGraph, Grounder, Potentials
+from energyml.grounded.logspace import logsumexp
+from energyml.grounded.propagation import Propagation, State, key, probabilities
+from energyml.grounded.schedule import take
+from energyml.grounded.skeleton import on_device
 from energyml.ir.graph import Graph
 from energyml.plan.structure import Structure
 
@@ -52,7 +54,7 @@ class TreeReweighted(Backend):
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:
         """Sort the terms; structures are grounded when they are met, and kept."""
-        self.grounder = Grounder(graph, [term for term in terms if isinstance(term, TableTerm)])
+        self.grounder = Grounder(graph, tables(terms))
 
     def open(self, problem: Problem) -> Session:
         """No message is passed before a query asks."""

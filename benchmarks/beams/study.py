@@ -24,8 +24,9 @@ from energyml.data.dataset import Dataset
 from energyml.data.load import Data, load_data
 from energyml.data.vocabulary import Vocabulary
 from energyml.diagnostics import Source
-from energyml.driver import Compiled, bind, compile_source
+from energyml.driver import Compiled, compile_source
 from energyml.energy_model import EnergyModel
+from energyml.loading import bind
 from energyml.metrics import Metric
 from energyml.train.checkpoint import Checkpoint, read_checkpoint
 from energyml.train.display import Lines

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.bind.fields import QuadraticTerm
 from energyml.bind.quadratic import QuadraticForm
 
 LABELS = 2
@@ -66,7 +65,7 @@ class Case:
 def _case(spec: str, inputs: dict[str, Tensor], generator: torch.Generator) -> Case:
     upstream = torch.randn(inputs["u"].shape, generator=generator)
     problem = em.compile(f"{spec}infer exact\n").problem(**inputs)
-    (term,) = (term for term in problem.terms if isinstance(term, QuadraticTerm))
+    (term,) = problem.quadratic().values()
     with torch.no_grad():
         return Case(spec, inputs, upstream, term.form(problem.env))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backend import Problem
+from energyml.bind.problem import Problem
 
 GRID = """
 labels Spin = {down, up}

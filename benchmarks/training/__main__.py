@@ -29,7 +29,8 @@ from benchmarks.exact.results import figure, machine
 from energyml.data.batches import Batches
 from energyml.data.dataset import Batch
 from energyml.data.load import load_data
-from energyml.driver import bind, compile, compile_source, read_source
+from energyml.driver import compile_source, read_source
+from energyml.loading import bind, compile
 
 SPEC = Path(__file__).parents[2] / "examples" / "ocr.energy"
 SCORES = """\

@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from energyml.bind.batch import Batch, wide
 from energyml.bind.bound import BoundTerm
-from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.bind.tables import TableTerm
 from energyml.bind.tensors import Environment
+from energyml.bind.views import LinearView, QuadraticView, TermView
 from energyml.bind.whole import MaskedTerm
 from energyml.diagnostics import EnergyError
 from energyml.model.declared import Variable
@@ -22,7 +22,7 @@ TRIALS = 1 << 15
 
 
 def label_conditionals(
-    terms: Sequence[BoundTerm], env: Environment, variable: Variable, count: int, answer: Mapping[str, Tensor]
+    terms: Sequence[TermView], env: Environment, variable: Variable, count: int, answer: Mapping[str, Tensor]
 ) -> Tensor:
     """[B, *dims, labels]: log p(cell | all other cells); -inf where there is no cell.  Added up in double precision.
 
@@ -104,9 +104,7 @@ def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
     return found
 
 
-def _by_trial(
-    term: BoundTerm, env: Environment, variable: Variable, answer: Mapping[str, Tensor], count: int
-) -> Tensor:
+def _by_trial(term: TermView, env: Environment, variable: Variable, answer: Mapping[str, Tensor], count: int) -> Tensor:
     """[B, *dims, labels]: the term's score with each label at each cell.
 
     Cost: a score for each label of each cell, `TRIALS` positions at a time.  Where gradients are wanted, the passes
@@ -186,7 +184,7 @@ def _normalised(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def field_conditionals(
-    linear: LinearTerm, quadratic: QuadraticTerm, env: Environment, values: Tensor
+    linear: LinearView, quadratic: QuadraticView, env: Environment, values: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The mean and the variance [B, *axes] of each cell given all others: one product with the precision matrix.
 

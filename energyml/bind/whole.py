@@ -91,6 +91,34 @@ class StepwiseTerm(BoundTerm):
 
         return evaluate
 
+    def step_scores(self, env: Environment, labels: Tensor, copies: int = 1) -> Tensor:
+        """PROPOSE: [B * copies, T, labels]: at each position the network's scores after the labels before it.
+
+        Before any softmax and any gain; zero behind the last cell that any answer has.  Cost: a step for each position
+        up to there.
+
+        Args:
+            env: the batch of B examples.
+            labels: [B * copies, T], -1 where there is no cell; the copies of an example stand together.
+            copies: how many answers each example has.
+        """
+        walk = self._walk(env, copies)
+        compact = walk.along.compact(labels, 1)
+        # Cells that exist stand in front; where the host would have to wait to see how many, all count.
+        steps = int((compact >= 0).any(0).sum()) if is_host_readable(compact) else labels.shape[1]
+        compact = compact.clamp(min=0)
+        state, embedded = walk.start()
+        made = []
+        for t in range(steps):
+            scores, state = walk.net.step(state, embedded, t)
+            made.append(scores)
+            embedded = walk.net.embed(compact[:, t])
+        if not made:
+            return torch.zeros(*labels.shape, self.count, device=env.batch.device, dtype=env.batch.dtype)
+        found, exists = torch.stack(made, 1), walk.exists
+        self.finite.check_now(env, found, lambda: None if exists is None else exists[:, :steps])
+        return walk.along.spread(F.pad(found, (0, 0, 0, labels.shape[1] - steps)), 0.0)
+
     def started(self, env: Environment) -> Any:
         """STEP: the network's state before its first step, a row for each example."""
         walk = self._walk(env, 1)

@@ -50,7 +50,8 @@ from energyml.building.types import Dim, Labels, Signature, Type, type_node
 from energyml.cards.card import CardKind
 from energyml.cards.options import CardOf, Flag, Label, OptionType, Word
 from energyml.diagnostics import NOWHERE, EnergyError, Source
-from energyml.driver import Compiled, bind, compile_source
+from energyml.driver import Compiled, compile_source
+from energyml.loading import bind
 from energyml.model.names import BUILT_IN_WORDS
 from energyml.syntax import tree as t
 from energyml.syntax.formatter import format_spec, format_statement

@@ -14,7 +14,8 @@ from energyml.data.dataset import Dataset
 from energyml.data.load import ROOT_VARIABLE, Data, Vocabularies, load_data, stream_data
 from energyml.data.vocabulary import Vocabulary
 from energyml.diagnostics import EnergyError
-from energyml.driver import Compiled, SpecFileError, bind, compile_source, read_source
+from energyml.driver import Compiled, SpecFileError, compile_source, read_source
+from energyml.loading import bind
 
 if TYPE_CHECKING:
     from energyml.energy_model import EnergyModel

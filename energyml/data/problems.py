@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from energyml import errors
 from energyml.bind.inputs import DataError
-from energyml.diagnostics import EnergyError, Note, Source, Span
+from energyml.diagnostics import Note, Source, Span
 
 
 class BadData(Exception):
@@ -24,18 +24,10 @@ class BadData(Exception):
         super().__init__(errors.CATALOGUE[code].message.format(**facts))
 
 
-class PackageMissing(EnergyError):
-    """An optional package that is needed here and is not installed."""
-
-    def __init__(self, purpose: str, package: str, extra: str) -> None:
-        remedy = f"pip install 'energyml[{extra}]'"
-        super().__init__(f"{purpose} needs the package `{package}`, which is not installed: {remedy}")
-
-
 def data_error(source: Source, problem: BadData, span: Span | None, notes: Sequence[Note] = ()) -> DataError:
     """The error that shows the declaration at `span` beside what is wrong with the data."""
     found = errors.diagnostic(problem.code, span, notes=notes, help=problem.help, **problem.facts)  # type: ignore[arg-type]
     return DataError(source, [found])
 
 
-__all__ = ["BadData", "DataError", "PackageMissing", "data_error"]
+__all__ = ["BadData", "DataError", "data_error"]

@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-BEGIN = "▁"
+from energyml.metrics.words import BEGIN
+
 Merge = tuple[str, str]
 
 
@@ -145,20 +146,4 @@ class Divider:
         return pieces
 
 
-def joined(pieces: Iterable[str], apart: Collection[str | None] = ()) -> list[str]:
-    """The words of pieces: `▁` begins one; labels that are `apart`, such as an end label, are words of their own."""
-    words: list[str] = []
-    inside = False
-    for piece in pieces:
-        if piece in apart:
-            words.append(piece)
-            inside = False
-        elif piece.startswith(BEGIN) or not inside:
-            words.append(piece.removeprefix(BEGIN))
-            inside = True
-        else:
-            words[-1] += piece
-    return [word for word in words if word]
-
-
-__all__ = ["BEGIN", "Divider", "Merge", "joined", "learned"]
+__all__ = ["Divider", "Merge", "learned"]

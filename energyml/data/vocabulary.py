@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from energyml.data.subwords import Divider, Merge, joined, learned
+from energyml.data.subwords import Divider, Merge, learned
 from energyml.diagnostics import EnergyError
+from energyml.metrics.words import joined
 
 _KEYS = ("name", "labels", "unknown", "pad", "end", "merges")
 

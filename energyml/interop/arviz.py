@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from energyml.diagnostics import EnergyError
-from energyml.sampling.trace import Trace
+from energyml.inference.trace import Trace
 
 
 def to_arviz(trace: Trace) -> Any:

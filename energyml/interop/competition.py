@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from energyml.cards.card import Selection
-from energyml.choices import first_that_answers
 from energyml.diagnostics import EnergyError
 from energyml.driver import Compiled
+from energyml.first_answer import first_that_answers
 from energyml.interop.imported import ImportedModel
 from energyml.interop.libdai import read_fg
 from energyml.interop.uai import read_evid, read_uai

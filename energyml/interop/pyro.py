@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from energyml.backend import QueryRefused
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, QueryRefused
 from energyml.queries import Quality
 
 if TYPE_CHECKING:

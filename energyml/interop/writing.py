@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Overflow
 from itertools import combinations
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.bind.inputs import data_error
 from energyml.bind.maker import LengthsLike, MaskLike
-from energyml.bind.terms import TableTerm
+from energyml.bind.problem import Problem
+from energyml.bind.views import TableView
 from energyml.diagnostics import EnergyError
 from energyml.driver import SpecFileError
 from energyml.energy_model import EnergyModel
@@ -130,15 +130,15 @@ class _Writer:
 
     def _factors(self) -> Iterator[tuple[Integers, Floats]]:
         """Factors in groups: [n, arity] the variables of each, and [n, *labels] its scores."""
-        for term in self.problem.terms:
-            yield from _each_cell_once(*self._grounded(cast("TableTerm", term)))
+        for term in self.problem.tables():
+            yield from _each_cell_once(*self._grounded(term))
         for name, allowed in self.problem.evidence.allowed.items():
             numbers = self.numbers[name].reshape(-1, 1).numpy()
             logs = torch.where(allowed[0], 0.0, -math.inf).flatten(0, -2).double().cpu().numpy()
             present = numbers[:, 0] >= 0
             yield numbers[present], logs[present]
 
-    def _grounded(self, term: TableTerm) -> tuple[Integers, Floats]:
+    def _grounded(self, term: TableView) -> tuple[Integers, Floats]:
         """The elements of a term's index set that exist: their cells [n, arity] and their scores [n, *labels]."""
         batch, rank = self.batch, term.rank
         domain = term.domain_sizes(batch) or (1,)  # a term without indices has one element

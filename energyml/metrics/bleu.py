@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energyml.data.problems import PackageMissing
-from energyml.data.subwords import joined
+from energyml.diagnostics import PackageMissing
 from energyml.metrics.tally import Judged, Metric
+from energyml.metrics.words import joined
 
 ORDER = 4
 # Reference lengths, in tokens, at which a new class of sentences begins.

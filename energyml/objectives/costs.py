@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
+from energyml.bind.problem import Problem
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError, did_you_mean
 from energyml.objectives.losses import labelled_cells

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem
+from energyml.bind.problem import Evidence, Problem
 from energyml.bind.tensors import Environment
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError

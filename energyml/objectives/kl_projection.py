@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.bind.conditionals import label_conditionals, masked_conditionals
+from energyml.bind.problem import Problem
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.objectives.full_answers import unlabelled

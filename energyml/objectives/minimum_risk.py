@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
+from energyml.bind.problem import Problem
 from energyml.bind.steps import why_not_stepwise
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.bind.conditionals import masked_conditionals
-from energyml.bind.whole import MaskedTerm
+from energyml.bind.problem import Problem
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.objectives.full_answers import check_labels_only, unlabelled
@@ -62,7 +61,7 @@ def _hidden(present: Tensor, training: bool) -> Tensor:
 def check_masked(problem: Problem, objective: str) -> None:
     """Refuse models without a masked network."""
     check_labels_only(problem, objective)
-    if not any(isinstance(term, MaskedTerm) for term in problem.terms):
+    if not problem.masked():
         raise EnergyError(
             f"`{objective}` trains masked conditionals, and the model has no `masked` score; `pseudo_likelihood` takes "
             "the conditionals of any other"

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.bind.conditionals import field_conditionals, label_conditionals
-from energyml.bind.fields import LinearTerm, QuadraticTerm
+from energyml.bind.problem import Problem
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.execution import is_functional, is_host_readable
@@ -37,8 +36,7 @@ def pseudo_likelihood(posterior: Posterior, answer: Mapping[str, Tensor], select
         picked: Tensor = known.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         total = total + per_example(torch.where(labels >= 0, -picked, 0))
     for field in graph.fields:
-        (linear,) = (t for t in problem.terms if isinstance(t, LinearTerm) and t.field == field.name)
-        (quadratic,) = (t for t in problem.terms if isinstance(t, QuadraticTerm) and t.field == field.name)
+        linear, quadratic = problem.linear()[field.name], problem.quadratic()[field.name]
         mean, variance = field_conditionals(linear, quadratic, env, answer[field.name])
         broken = _without_conditionals(field.name, variance, quadratic.bounded)
         total = total.masked_fill(broken, float("nan"))
@@ -77,7 +75,7 @@ def _tell_of_no_distribution(posterior: Posterior) -> None:
     Bounded couplings cannot lead there.  Others are looked at by whoever can solve for the mode: one solve.
     """
     problem = posterior.problem
-    literal = [one for one in problem.terms if isinstance(one, QuadraticTerm) and not one.bounded]
+    literal = [one for one in problem.quadratic().values() if not one.bounded]
     if not literal or "mode" not in posterior.answers or is_functional() or problem.env.batch.device.type != "cpu":
         return
     with torch.no_grad():

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from energyml.bind.fields import LinearTerm, QuadraticTerm
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
 from energyml.execution import is_host_readable
@@ -34,8 +33,7 @@ def score_matching(posterior: Posterior, answer: Mapping[str, Tensor], selection
     for field in graph.fields:
         if field.name not in answer:
             raise EnergyError(f"`score_matching` needs the values of the field `{field.name}`; pass `{field.name}=...`")
-        (linear,) = (t for t in problem.terms if isinstance(t, LinearTerm) and t.field == field.name)
-        (quadratic,) = (t for t in problem.terms if isinstance(t, QuadraticTerm) and t.field == field.name)
+        linear, quadratic = problem.linear()[field.name], problem.quadratic()[field.name]
         values = answer[field.name]
         missing = per_example(values.isnan().long()) > 0
         if is_host_readable(missing) and bool(missing.any()):

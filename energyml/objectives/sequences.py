@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem
 from energyml.bind.batch import accumulated
+from energyml.bind.problem import Problem
 from energyml.bind.steps import State, Steps
 from energyml.diagnostics import EnergyError
 from energyml.execution import is_host_readable

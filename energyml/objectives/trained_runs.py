@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from energyml.backend import Evidence, Problem
+from energyml.bind.problem import Evidence, Problem
 from energyml.bind.tensors import Environment
 from energyml.diagnostics import EnergyError
 from energyml.ir.graph import Graph

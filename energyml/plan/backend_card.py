@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from energyml.cards.card import Card, Selection
 from energyml.plan.cost import Cost
@@ -35,6 +35,7 @@ class BackendCard(Card):
         view: what it needs from every term.
         answers: the queries it answers, each with the quality of the answer.
         field_answers: the same for models of fields, which it then wants as quadratic forms; none when empty.
+        field_implementation: `module:attribute` of what serves these, where that is not `implementation`.
         refuses: what it asks of the structure, given its options.
         refuses_by_size: whether that depends on the sizes of an example.
         cost: the cost of one log-partition or its nearest relative.
@@ -46,6 +47,7 @@ class BackendCard(Card):
     view: View = View.SCORE
     answers: Mapping[str, Quality] = field(default_factory=dict)
     field_answers: Mapping[str, Quality] = field(default_factory=dict)
+    field_implementation: str | None = None
     refuses: Callable[[Structure, Selection], Refusal | None] = never_refuses
     refuses_by_size: bool = False
     cost: Callable[[Structure], Cost | None] = lambda structure: None
@@ -58,3 +60,9 @@ class BackendCard(Card):
         if structure.has_field and self.field_answers:
             return View.QUADRATIC, self.field_answers
         return self.view, self.answers
+
+    def for_model(self, structure: Structure) -> BackendCard:
+        """The card whose implementation serves a model."""
+        if structure.has_field and self.field_implementation is not None:
+            return replace(self, implementation=self.field_implementation)
+        return self

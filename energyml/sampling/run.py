@@ -14,14 +14,15 @@ from torch import Tensor
 
 from energyml.cards.card import Selection
 from energyml.diagnostics import EnergyError
-from energyml.driver import Compiled, bind, read_choice
+from energyml.driver import Compiled, read_choice
 from energyml.energy_model import EnergyModel
+from energyml.inference.trace import Progress, Sampled, Trace
+from energyml.loading import bind
 from energyml.posterior import Posterior
 from energyml.queries import View
 from energyml.run import _lengths, _read, _read_labels, _stand_in_labels, random_inputs
 from energyml.sampling.chains import read_chains, write_chains
 from energyml.sampling.evidence import Known, read_evidence
-from energyml.sampling.trace import Progress, Sampled, Trace
 
 
 @dataclass(frozen=True)

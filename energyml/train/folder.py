@@ -231,7 +231,8 @@ def load_run(path: str | Path, *, allow_import: Sequence[str] = ()) -> tuple[Ene
         path: a run's folder, or a checkpoint.
         allow_import: the packages whose networks the spec inside may import; none unless named here.
     """
-    from energyml.driver import bind, compile_source
+    from energyml.driver import compile_source
+    from energyml.loading import bind
 
     place = checkpoint_path(path)
     checkpoint = read_checkpoint(place)

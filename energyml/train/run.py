@@ -19,8 +19,9 @@ from energyml.cards.card import Selection
 from energyml.data.load import Data, data_root, load_data
 from energyml.data.vectors import give_vectors
 from energyml.diagnostics import EnergyError
-from energyml.driver import Compiled, bind, names_vectors, read_choice, read_choices
+from energyml.driver import Compiled, read_choice, read_choices
 from energyml.energy_model import EnergyModel
+from energyml.loading import bind, names_vectors
 from energyml.train.checkpoint import Checkpoint, read_checkpoint
 from energyml.train.checks import check_stages, doubts
 from energyml.train.folder import LAST, Folder, make_request

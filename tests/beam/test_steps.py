@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import energyml as em
-from energyml.backend import QueryRefused
 from energyml.bind.steps import Steps
+from energyml.diagnostics import QueryRefused
 from tests.beam.models import DECODERS, FREE_TABLES, MIXED, Example, tagger, translation
 
 every_decoder = pytest.mark.parametrize("decoder", DECODERS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import energyml as em
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 from energyml.queries import Quality
 from tests.variational.graphs import CHAIN, GRID, chain, compiled, grid, real
 

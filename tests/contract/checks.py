@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 from energyml.queries import Quality, View
 from energyml.result import Result, without_answer
 from tests.contract.cases import Case

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 from energyml.energy_model import BackendRefused
 from energyml.queries import QUERIES
 from tests.contract.cases import Case

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 from energyml.energy_model import EnergyModel
 from energyml.result import Assignment
 from tests.contract.device_harness import ELSEWHERE, Violation

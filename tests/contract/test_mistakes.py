@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backend import QueryRefused
 from energyml.bind.inputs import DataError
+from energyml.diagnostics import QueryRefused
 from energyml.energy_model import BackendRefused
 from energyml.metrics import make_metric
 from energyml.queries import Query

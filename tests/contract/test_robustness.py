@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 from energyml.energy_model import BackendRefused, EnergyModel
 from tests.contract.calls import CHAIN, model, scores
 from tests.contract.settings import BACKENDS, ENGINES, exact_queries

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from energyml.data import DataError, load_data, stream_data
-from energyml.data.problems import PackageMissing
 from energyml.data.readers.jsonl import JsonLines
 from energyml.data.readers.reader import Example
-from energyml.diagnostics import Source
+from energyml.diagnostics import PackageMissing, Source
 from tests.data.specs import CHARACTERS, HORSES, OCR, SENTENCES, TAGGER, TRANSLATION, TREE, letter_line, load
 
 CONLL = "conll('t', columns: 'word y', validation: 0)"

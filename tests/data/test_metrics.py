@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from energyml.cards import every
-from energyml.data.problems import PackageMissing
-from energyml.diagnostics import EnergyError
+from energyml.diagnostics import EnergyError, PackageMissing
 from energyml.metrics import Confusion, Judged, MetricError, make_metric
 from energyml.metrics.f1 import SpanF1
 

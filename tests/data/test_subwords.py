@@ -13,8 +13,9 @@ import torch
 import energyml as em
 from energyml.data import Vocabulary, load_vocabularies, save_vocabularies
 from energyml.data.problems import DataError
-from energyml.data.subwords import BEGIN, Divider, joined, learned
+from energyml.data.subwords import Divider, learned
 from energyml.diagnostics import EnergyError
+from energyml.metrics.words import BEGIN, joined
 from tests.data.specs import load
 from tests.train.test_commands import energyml
 

@@ -14,7 +14,8 @@ import energyml as em
 from energyml.data.files import InMemory
 from energyml.data.problems import BadData
 from energyml.data.vectors import read_vectors
-from energyml.driver import bind, check_text, compile_source, read_source
+from energyml.driver import check_text, compile_source, read_source
+from energyml.loading import bind
 from energyml.nets.features import VectorEmbedding
 from energyml.train.folder import load_run
 from energyml.train.run import Request, train

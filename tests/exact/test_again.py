@@ -13,8 +13,8 @@ from torch import Tensor
 
 import energyml as em
 from energyml.backends.exact.ground import Ground
-from energyml.backends.exact.grounding import Sources
 from energyml.backends.exact.plans import Plans
+from energyml.grounded.grounding import Sources
 
 torch.set_num_threads(1)
 

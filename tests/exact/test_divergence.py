@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import energyml as em
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 from energyml.queries import Quality
 
 HEAD = """

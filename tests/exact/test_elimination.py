@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import energyml as em
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 from energyml.energy_model import BackendRefused
 from energyml.plan.elimination import PlainCompiler, Program, TooWide, compile_order, make_program, primal
 from energyml.plan.width import Primal, least_width, min_fill, min_weight, natural

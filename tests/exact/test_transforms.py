@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, vmap
 
 import energyml as em
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 
 torch.set_num_threads(1)
 # Torch loads its rules for forward differentiation when they are first used.

@@ -12,7 +12,6 @@ from torch import Tensor
 import energyml as em
 from energyml.backends.gaussian.definite import lower_bound
 from energyml.backends.gaussian.preconditioners import preconditioner
-from energyml.bind.fields import QuadraticTerm
 from tests.gaussian.cases import CASES
 
 NAN = float("nan")
@@ -141,7 +140,7 @@ def test_the_bound_is_below_every_eigenvalue(name: str, bounded: bool) -> None:
     case = CASES[name]
     inputs = case.inputs()
     problem = case.model(bounded=bounded).infer(**inputs, using="exact").problem
-    (term,) = (one for one in problem.terms if isinstance(one, QuadraticTerm))
+    (term,) = problem.quadratic().values()
     lowest = [np.linalg.eigvalsh(q)[0] for q in case.reference(inputs, bounded=bounded)[0]]
     bound = lower_bound(term.form(problem.env))
     assert (bound.numpy() <= np.array(lowest) + 1e-9).all()
@@ -191,7 +190,7 @@ def test_the_transform_becomes_jacobi_where_the_rest_is_not_positive() -> None:
     problem = em.compile(GRID.replace("ridge: 2.0", "ridge: 0 - 1")).infer(
         u=torch.zeros(1, 2, 3), w=torch.ones(1), using="cg"
     ).problem  # fmt: skip
-    (term,) = (one for one in problem.terms if isinstance(one, QuadraticTerm))
+    (term,) = problem.quadratic().values()
     assert preconditioner("transform", term.form(problem.env))[0] == "jacobi"
 
 

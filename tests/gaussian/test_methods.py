@@ -17,7 +17,6 @@ from energyml.backends.gaussian.dense import Dense, written_out
 from energyml.backends.gaussian.iterative import Iterative, Settings
 from energyml.backends.gaussian.solver import Solver, solved
 from energyml.backends.gaussian.woodbury import Direct, Woodbury
-from energyml.bind.fields import QuadraticTerm
 from energyml.bind.quadratic import QuadraticForm
 from tests.gaussian.cases import CASES, Case
 
@@ -26,7 +25,7 @@ SETTINGS = Settings(tol=1e-10, probes=120)
 
 def form_of(case: Case, inputs: dict[str, Tensor], ridge: float = 1.5, bounded: bool = True) -> QuadraticForm:
     problem = case.model(ridge, bounded).problem(**inputs)
-    (term,) = (term for term in problem.terms if isinstance(term, QuadraticTerm))
+    (term,) = problem.quadratic().values()
     return term.form(problem.env)
 
 

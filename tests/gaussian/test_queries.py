@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backend import QueryRefused
 from energyml.bind.inputs import DataError
+from energyml.diagnostics import QueryRefused
 from energyml.queries import Quality
 from tests.gaussian.cases import CASES, Case
 from tests.gaussian.reference import Array

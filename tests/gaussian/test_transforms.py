@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.func import grad, jacfwd, jvp, vmap
 
 import energyml as em
-from energyml.backend import QueryRefused
 from energyml.backends.gaussian.bases import inverse_of
+from energyml.diagnostics import QueryRefused
 from tests.gaussian.cases import CASES
 
 LOADING = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")

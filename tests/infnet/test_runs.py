@@ -11,7 +11,8 @@ import torch
 
 from energyml.data.load import load_data
 from energyml.diagnostics import EnergyError
-from energyml.driver import bind, check_text, compile_source, read_source
+from energyml.driver import check_text, compile_source, read_source
+from energyml.loading import bind
 from energyml.train.folder import load_run
 from energyml.train.loop import Trainer
 from energyml.train.report import evaluation, predicted_lines

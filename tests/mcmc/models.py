@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import energyml as em
-from energyml.backend import Problem
+from energyml.bind.problem import Problem
 
 CHAIN = """
 labels Tag = {A, B, C}

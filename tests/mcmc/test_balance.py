@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from energyml import native
-from energyml.backend import Problem
 from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
@@ -23,8 +22,8 @@ from energyml.backends.mcmc.metropolis import DegenerateGibbs, Metropolis
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
 from energyml.backends.mcmc.tempering import Tempering
-from energyml.backends.variational.factors import Grounder
-from energyml.bind.terms import TableTerm
+from energyml.bind.problem import Problem
+from energyml.grounded.factors import Grounder
 from tests.mcmc.exhaustive import (
     Script,
     all_labels,
@@ -42,9 +41,7 @@ EXACT = 1e-12
 
 
 def factors(given: Problem, chains: int = 1) -> FactorTarget:
-    return FactorTarget(
-        given, chains, Grounder(given.graph, [term for term in given.terms if isinstance(term, TableTerm)])
-    )
+    return FactorTarget(given, chains, Grounder(given.graph, given.tables()))
 
 
 def states(target: Target) -> int:

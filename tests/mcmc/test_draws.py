@@ -14,7 +14,6 @@ from torch import Tensor
 
 import energyml as em
 from energyml import native
-from energyml.backend import QueryRefused
 from energyml.backends.mcmc import swendsen_wang
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs, SiteGibbs
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
@@ -24,8 +23,9 @@ from energyml.backends.mcmc.metropolis import DegenerateGibbs, Metropolis
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.swendsen_wang import SwendsenWang
 from energyml.backends.mcmc.target import ScoreTarget, Target
-from energyml.sampling.convergence import effective, split_rhat, total_variation_bound
-from energyml.sampling.trace import Progress
+from energyml.diagnostics import QueryRefused
+from energyml.inference.convergence import effective, split_rhat, total_variation_bound
+from energyml.inference.trace import Progress
 from tests.contract.device_harness import DeviceHarness
 from tests.mcmc.exhaustive import all_labels, numbered, target_distribution
 from tests.mcmc.models import CHAIN, FREE, GLOBAL, GRID, HARD, LATENT, MASKED, STEPS, problem

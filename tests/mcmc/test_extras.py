@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import energyml as em
-from energyml.backend import QueryRefused
-from energyml.sampling.convergence import effective, split_rhat
+from energyml.diagnostics import QueryRefused
+from energyml.inference.convergence import effective, split_rhat
 from tests.mcmc.models import CHAIN, GRID, HARD, LATENT
 from tests.mcmc.test_draws import LONG, posterior
 

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 import energyml as em
 from energyml import cli_sample
 from energyml.diagnostics import EnergyError
+from energyml.inference.trace import Progress, Trace
 from energyml.sampling.evidence import read_evidence
 from energyml.sampling.run import untrained
-from energyml.sampling.trace import Progress, Trace
 from tests.mcmc.models import PAIR
 
 APP = typer.Typer()

@@ -10,13 +10,13 @@ from torch import Tensor
 
 import energyml as em
 from energyml import native
-from energyml.backend import QueryRefused
 from energyml.backends.mcmc.factor_target import FactorTarget, picked, replaced
 from energyml.backends.mcmc.gibbs import ChainGibbs, FactorGibbs
 from energyml.backends.mcmc.gibbs_graphs import paired
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs, PathSites, Sites
 from energyml.backends.mcmc.kernel import Current, State
 from energyml.backends.mcmc.tempering import Tempering
+from energyml.diagnostics import QueryRefused
 from energyml.native.sweep import swept
 from tests.mcmc.exhaustive import all_labels
 from tests.mcmc.models import CHAIN as TINY

@@ -18,8 +18,8 @@ from energyml.backends.mcmc.modes import Modes, told
 from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.starts import BurnIn
 from energyml.backends.mcmc.target import ScoreTarget, Target
+from energyml.inference.trace import Trace
 from energyml.result import Failed
-from energyml.sampling.trace import Trace
 from tests.mcmc.models import CHAIN, FREE, GLOBAL, GRID, HARD, LOCAL, MASKED, PAIR, STEPS, problem
 from tests.mcmc.test_balance import factors
 from tests.mcmc.test_draws import posterior

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 import energyml as em
-from energyml.backend import QueryRefused
+from energyml.diagnostics import QueryRefused
 from energyml.energy_model import BackendRefused
-from energyml.sampling.trace import Trace
+from energyml.inference.trace import Trace
 from tests.mcmc.models import CHAIN, GLOBAL, GRID
 from tests.mcmc.test_balance import LONG
 

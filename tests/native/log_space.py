@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from energyml.backends.exact.potentials import Potentials
-from energyml.backends.logspace import logsumexp
+from energyml.grounded.logspace import logsumexp
 
 
 def chain_log_partition(potentials: Potentials) -> Tensor:

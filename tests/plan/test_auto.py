@@ -9,8 +9,7 @@ from hypothesis import given
 
 import energyml as em
 from energyml import cards
-from energyml.backend import QueryRefused
-from energyml.diagnostics import Source
+from energyml.diagnostics import QueryRefused, Source
 from energyml.driver import compile_source, read_choice, read_source
 from energyml.ir.ground import Instance
 from energyml.plan.elimination import Program, TooWide

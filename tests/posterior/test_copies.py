@@ -14,8 +14,8 @@ import torch.multiprocessing
 from torch import Tensor
 
 import energyml as em
-from energyml.backend import QueryRefused
 from energyml.bind.snapshot import PosteriorOutdated
+from energyml.diagnostics import QueryRefused
 from energyml.energy_model import EnergyModel
 from energyml.posterior import Posterior
 from energyml.result import Assignment

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import energyml as em
-from energyml.backend import QueryRefused
 from energyml.bind import finite
+from energyml.diagnostics import QueryRefused
 from tests.posterior.test_snapshot import BACKENDS, CHAIN, NETWORK
 
 torch.set_num_threads(1)

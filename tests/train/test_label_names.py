@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import energyml as em
-from energyml.backend import QueryRefused
 from energyml.bind.weights import stored_names
 from energyml.data import load_data
-from energyml.diagnostics import Source
+from energyml.diagnostics import QueryRefused, Source
 from energyml.driver import compile_source
 from energyml.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from energyml.train.evaluate import evaluate

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from benchmarks.mcmc.cases import Case
 from benchmarks.mcmc.contestants import Prepared
-from energyml.backend import Problem
 from energyml.backends.mcmc.factor_target import FactorTarget
 from energyml.backends.mcmc.gibbs import FactorGibbs
 from energyml.backends.mcmc.gibbs_native import NativeChains, NativeGibbs
 from energyml.backends.mcmc.kernel import Kernel, State
-from energyml.backends.variational.factors import Grounder
-from energyml.bind.terms import TableTerm
+from energyml.bind.problem import Problem
+from energyml.grounded.factors import Grounder
 
 BURN_IN = 20
 
@@ -58,7 +57,7 @@ class Ours:
 
 
 def _target(problem: Problem, chains: int) -> FactorTarget:
-    tables = [term for term in problem.terms if isinstance(term, TableTerm)]
+    tables = problem.tables()
     return FactorTarget(problem, chains, Grounder(problem.graph, tables))
 
 

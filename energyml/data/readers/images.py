@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from energyml.data.problems import BadData, PackageMissing
+from energyml.data.problems import BadData
 from energyml.data.readers.reader import Example, Field, Reader, Split
+from energyml.diagnostics import PackageMissing
 
 if TYPE_CHECKING:
     from PIL.Image import Image

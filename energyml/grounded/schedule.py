@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backends.variational.skeleton import Skeleton, on_device
+from energyml.grounded.skeleton import Skeleton, on_device
 
 Pick: TypeAlias = "slice | Tensor"
 

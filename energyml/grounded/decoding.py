@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.backends.variational.ascent import Ascent, Product
-from energyml.backends.variational.propagation import Propagation
-from energyml.backends.variational.schedule import put, take
+from energyml.grounded.ascent import Ascent, Product
+from energyml.grounded.propagation import Propagation
+from energyml.grounded.schedule import put, take
 
 # Sweeps over all cells; on the host they end when nothing changes, elsewhere nobody looks.
 SWEEPS = 20

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from energyml.backend import Problem, QueryRefused
 from energyml.bind.batch import Batch
-from energyml.bind.terms import TableTerm
-from energyml.diagnostics import ShapeError
+from energyml.bind.problem import Problem
+from energyml.bind.views import TableView
+from energyml.diagnostics import QueryRefused, ShapeError
 from energyml.execution import is_host_readable
-from energyml.posterior import Posterior
+
+
+class SecondModel(Protocol):
+    """The posterior of a second model."""
+
+    @property
+    def problem(self) -> Problem:
+        """Its batch."""
+        ...
+
+    def unrounded(self, kind: str) -> Any:
+        """An answer in the type that it was computed in."""
+        ...
 
 
 def expected(p: Tensor, values: Tensor) -> Tensor:
@@ -56,7 +69,7 @@ def factored_expectation(
     return total
 
 
-def log_z_of(other: Posterior) -> Tensor:
+def log_z_of(other: SecondModel) -> Tensor:
     """[B]: log Z of a second model; not rounded where it came in a wider type, as it is about to be subtracted from."""
     value: Tensor = other.unrounded("log_partition")
     return value
@@ -74,7 +87,7 @@ def divergence(cross: Tensor, entropy: Tensor) -> Tensor:
     return torch.where(cross.isposinf(), cross, cross - entropy)
 
 
-def comparable(problem: Problem, other: Posterior) -> Problem:
+def comparable(problem: Problem, other: SecondModel) -> Problem:
     """The problem of a second posterior, checked to be about the same cells."""
     second = other.problem
     for one in (problem, second):
@@ -105,15 +118,17 @@ def comparable(problem: Problem, other: Posterior) -> Problem:
     return second
 
 
-def tables_of(problem: Problem) -> list[TableTerm]:
+def tables_of(problem: Problem) -> list[TableView]:
     """The terms of a second model, all of which must be tables: expectations of others do not follow from marginals."""
-    for term in problem.terms:
-        if not isinstance(term, TableTerm):
-            raise QueryRefused(
-                f"`{term.term.name}` of the second model has no table, so that its expectation is out of reach; "
-                "`enumerate` compares any two models of few answers"
-            )
-    return [term for term in problem.terms if isinstance(term, TableTerm)]
+    found = problem.tables()
+    if len(found) < len(problem.terms):
+        names = [term.term.name for term in found]
+        other = next(term.term.name for term in problem.terms if term.term.name not in names)
+        raise QueryRefused(
+            f"`{other}` of the second model has no table, so that its expectation is out of reach; "
+            "`enumerate` compares any two models of few answers"
+        )
+    return found
 
 
 def _same_cells(one: Batch, other: Batch, name: str, dims: tuple[str, ...]) -> bool:

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energyml.backends.logspace import logsumexp
-from energyml.backends.variational.ascent import is_tracked, times
-from energyml.backends.variational.factors import FactorGraph, Potentials
-from energyml.backends.variational.schedule import Entry, Pick, Schedule, Step, add, put, take
 from energyml.execution import is_host_readable
+from energyml.grounded.ascent import is_tracked, times
+from energyml.grounded.factors import FactorGraph, Potentials
+from energyml.grounded.logspace import logsumexp
+from energyml.grounded.schedule import Entry, Pick, Schedule, Step, add, put, take
 
 Messages = dict[str, Tensor]
 """By block and slot, as `key` names them: [R, E, labels]."""

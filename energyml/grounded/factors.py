@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import Evidence, Problem
-from energyml.backends.exact.grounding import Sources
-from energyml.backends.exact.plans import Plans
-from energyml.backends.precision import full_precision
-from energyml.backends.variational.skeleton import (
+from energyml.bind.batch import Along, full_precision
+from energyml.bind.problem import Evidence, Problem
+from energyml.bind.views import TableView
+from energyml.execution import is_host_readable, may_cache
+from energyml.grounded.grounding import Sources, StructureCache
+from energyml.grounded.skeleton import (
     Block,
     Part,
     Skeleton,
@@ -25,9 +26,6 @@ from energyml.backends.variational.skeleton import (
     on_device,
     ranked_dim,
 )
-from energyml.bind.batch import Along
-from energyml.bind.terms import TableTerm
-from energyml.execution import is_host_readable, may_cache
 from energyml.ir.graph import Edges, Graph, Range
 
 # Structures that are cached: those of fixed graphs always come back, those of run-time graphs often.
@@ -75,11 +73,11 @@ class Grounder:
         terms: its terms, all with tables.
     """
 
-    def __init__(self, graph: Graph, terms: Sequence[TableTerm]) -> None:
+    def __init__(self, graph: Graph, terms: Sequence[TableView]) -> None:
         self.graph = graph
         self.joint = [term for term in terms if len(term.term.scope) > 1]
         self.single = [term for term in terms if len(term.term.scope) == 1]
-        self._plans = Plans(0)
+        self._structures = StructureCache()
         self._known: OrderedDict[tuple[object, ...], Skeleton] = OrderedDict()
 
     def ground(self, problem: Problem) -> FactorGraph:
@@ -97,7 +95,7 @@ class Grounder:
         if union and along is not None:
             along, sources = None, Sources(self.graph, [(term, batch) for term in self.joint], batch)
             union = not sources.fixed
-        groups = self._plans.groups(sources) if batch.size else []
+        groups = self._structures.groups(sources) if batch.size else []
         size = batch.size if union else 1
         key = (sources.key, size, union, *((group.key, group.rows.tobytes() if union else b"") for group in groups))
         skeleton = self._known.get(key) if may_cache() else None
@@ -209,7 +207,7 @@ class FactorGraph:
         made: Tensor = self.skeleton.kept[known][1]
         return made
 
-    def spread_factors(self, term: TableTerm, found: Mapping[int, Tensor]) -> Tensor:
+    def spread_factors(self, term: TableView, found: Mapping[int, Tensor]) -> Tensor:
         """[B, *domain, *labels]: what is known about a term's factors, zero where an element does not exist.
 
         Args:
@@ -232,13 +230,13 @@ class FactorGraph:
             total = torch.where(valid.reshape(*valid.shape, *([1] * len(labels))), total, 0)
         return total.reshape(self.batch.size, *domain, *labels)
 
-    def parts(self, term: TableTerm) -> list[tuple[Block, Part]]:
+    def parts(self, term: TableView) -> list[tuple[Block, Part]]:
         """Where the elements of a term of several cells stand."""
         number = next(number for number, one in enumerate(self.grounder.joint) if one is term)
         blocks = (*self.skeleton.blocks, *self.skeleton.singles)
         return [(block, part) for block in blocks for part in block.parts if part.term == number]
 
-    def cells_of(self, term: TableTerm) -> tuple[Tensor, Tensor | None]:
+    def cells_of(self, term: TableView) -> tuple[Tensor, Tensor | None]:
         """For a term of one cell: [B or 1, E] the cell of each element in its row, and which elements exist."""
         name = term.term.scope[0].variable
         domain = term.domain_sizes(self.batch)
@@ -250,7 +248,7 @@ class FactorGraph:
             index = self.along.rank.gather(1, index.expand(self.batch.size, -1)).clamp(min=0)
         return index, self._valid(term)
 
-    def _valid(self, term: TableTerm) -> Tensor | None:
+    def _valid(self, term: TableView) -> Tensor | None:
         """[B or 1, E]: which elements of a term exist."""
         valid = term.valid(self.batch)
         if valid is None:
@@ -377,7 +375,7 @@ def embedded(part: Part, joint: Tensor) -> Tensor:
         return torch.einsum(f"{','.join(terms)}->...{fresh}", *operands)
 
 
-def flat_table(term: TableTerm, problem: Problem) -> Tensor:
+def flat_table(term: TableView, problem: Problem) -> Tensor:
     """[B or 1, E or 1, *labels]: a term's table with one axis for its index set, of size 1 where all share it."""
     table = term.table(problem.env)
     rank = len(term.term.domain)
@@ -397,7 +395,7 @@ def _like(valid: Tensor, table: Tensor) -> Tensor:
     return valid.reshape(*valid.shape, *([1] * (table.dim() - 2)))
 
 
-def _kind(term: TableTerm) -> tuple[object, ...]:
+def _kind(term: TableView) -> tuple[object, ...]:
     """What decides which elements of a term exist, beside the cells that they have."""
     domain = tuple(
         (binding.source, binding.over) if isinstance(binding, Edges) else (binding.dim, binding.shrink)
@@ -406,7 +404,7 @@ def _kind(term: TableTerm) -> tuple[object, ...]:
     return domain, term.constants
 
 
-def _straight(term: TableTerm, dims: tuple[str, ...]) -> bool:
+def _straight(term: TableView, dims: tuple[str, ...]) -> bool:
     """Whether a term of one cell has one element for each cell of the variable, in the same order."""
     domain, ref = term.term.domain, term.term.scope[0]
     plain = [(one.dim, one.shrink) for one in domain if isinstance(one, Range)] == [(dim, 0) for dim in dims]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from energyml.sampling.convergence import HIGHEST, LEAST, effective, share_error, split, split_rhat
+from energyml.inference.convergence import HIGHEST, LEAST, effective, share_error, split, split_rhat
 
 # Cells whose labels are looked at for convergence at once: memory of a sort over all draws.
 CELLS = 4096

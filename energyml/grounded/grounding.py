@@ -15,14 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backend import QueryRefused
 from energyml.bind.batch import Batch
 from energyml.bind.places import owner_of
-from energyml.bind.terms import TableTerm
+from energyml.bind.views import TableView
+from energyml.caching import BoundedCache
+from energyml.diagnostics import QueryRefused
 from energyml.execution import as_numpy, is_recording
 from energyml.ir.graph import Affine, Binding, Edges, Graph
 from energyml.model.types import Extent
 from energyml.native.planning import Scopes, gathered
+
+# Structures that are cached: they come back, in fixed graphs always, in run-time graphs often.
+LARGEST_CACHE = 512
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Sources:
     """
 
     def __init__(
-        self, graph: Graph, terms: Sequence[tuple[TableTerm, Batch]], batch: Batch, traced: bool = False
+        self, graph: Graph, terms: Sequence[tuple[TableView, Batch]], batch: Batch, traced: bool = False
     ) -> None:
         self.graph, self.terms, self.batch, self.traced = graph, terms, batch, traced
         self.cells = Cells(graph, batch)
@@ -201,6 +205,17 @@ class Sources:
         return _read(torch.cat(parts, 1)) if parts else np.zeros((self.batch.size, 0), dtype=bool)
 
 
+class StructureCache:
+    """Structures of examples, found when they are first met."""
+
+    def __init__(self) -> None:
+        self._known: BoundedCache[tuple[object, ...], Structure] = BoundedCache(LARGEST_CACHE)
+
+    def groups(self, sources: Sources) -> list[Group]:
+        """The examples of a batch by structure."""
+        return sources.groups(lambda key, make: self._known.once((sources.key, key), make))
+
+
 def _read(structure: Tensor) -> np.ndarray:
     """Positions that decide which cells a factor touches; refused where `vmap` maps over them."""
     found = as_numpy(structure if structure.is_cpu else structure.cpu())
@@ -218,7 +233,7 @@ def _read(structure: Tensor) -> np.ndarray:
     return found
 
 
-def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | None:
+def _plain_edges(term: TableView, batch: Batch, cells: Cells) -> np.ndarray | None:
     """[B, E, arity]: the cells of a term over the ends of edges, where nothing but their range says which exist."""
     ends, binding = term.ends, term.term.domain[0] if term.ends is not None else None
     if ends is None or not isinstance(binding, Edges) or batch.masks:
@@ -235,7 +250,7 @@ def _plain_edges(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray | No
     return np.where((rows >= 0) & (rows < sizes), rows + starts, -1)
 
 
-def _fixed(term: TableTerm, batch: Batch, edges: bool = False) -> bool:
+def _fixed(term: TableView, batch: Batch, edges: bool = False) -> bool:
     """Whether the positions of a term's cells follow from the padded sizes alone, or from fixed `edges` too."""
     frame = term.frame(batch)
     if any(isinstance(one, Edges) and not (edges and one.source in batch.fixed) for one in term.term.domain):
@@ -250,7 +265,7 @@ def _fixed(term: TableTerm, batch: Batch, edges: bool = False) -> bool:
     return True
 
 
-def _fixed_scopes(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray:
+def _fixed_scopes(term: TableView, batch: Batch, cells: Cells) -> np.ndarray:
     """[elements, arity]: the cells of each element, from sizes alone."""
     sizes = term.domain_sizes(batch)
     domain = term.term.domain
@@ -286,7 +301,7 @@ def _numbered(cells: Cells, variable: str, places: Sequence[np.ndarray], sizes: 
     return np.broadcast_to(np.where(fine, total + cells.start[variable], -1), sizes)
 
 
-def term_scopes(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray:
+def term_scopes(term: TableView, batch: Batch, cells: Cells) -> np.ndarray:
     """[B or 1, elements, arity]: the cells of each element, no cells where it does not exist; one copy to the host."""
     plain = _plain_edges(term, batch, cells)
     if plain is not None:
@@ -308,7 +323,7 @@ def term_scopes(term: TableTerm, batch: Batch, cells: Cells) -> np.ndarray:
     return _read(made.reshape(batch.size, prod(sizes), len(columns)))
 
 
-def masked_table(term: TableTerm, batch: Batch, table: Tensor) -> Tensor:
+def masked_table(term: TableView, batch: Batch, table: Tensor) -> Tensor:
     """A table with zeros where an element of its index set does not exist."""
     valid = term.valid(batch)
     if valid is None:

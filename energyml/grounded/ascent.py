@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from energyml.backends.logspace import entropy_terms
-from energyml.backends.precision import full_precision
-from energyml.backends.variational.factors import FactorGraph, Factors, Potentials
-from energyml.backends.variational.schedule import Entry, Pick, Schedule, Step, add, put, take
+from energyml.bind.batch import full_precision
 from energyml.execution import under_transform
+from energyml.grounded.factors import FactorGraph, Factors, Potentials
+from energyml.grounded.logspace import entropy_terms
+from energyml.grounded.schedule import Entry, Pick, Schedule, Step, add, put, take
 
 Product = dict[str, Tensor]
 """The probabilities of each cell by variable: [R, N, labels]."""

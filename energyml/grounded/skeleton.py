@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energyml.backends.exact.grounding import Group, Sources
 from energyml.bind.batch import Along, Batch
-from energyml.bind.terms import TableTerm
+from energyml.bind.views import TableView
+from energyml.grounded.grounding import Group, Sources
 from energyml.ir.graph import Edges, Graph
 
 
@@ -98,7 +98,7 @@ def on_device(values: np.ndarray, device: torch.device, dtype: torch.dtype | Non
         return made if dtype is None else made.to(dtype)
 
 
-def ranked_dim(graph: Graph, terms: Sequence[TableTerm], batch: Batch) -> str | None:
+def ranked_dim(graph: Graph, terms: Sequence[TableView], batch: Batch) -> str | None:
     """The dim of a single masked sequence without run-time edges: counted by present cells, its structure is fixed."""
     if not batch.masks or len(graph.discrete) != 1 or len(graph.discrete[0].dims) != 1:
         return None

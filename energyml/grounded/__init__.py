@@ -1,0 +1,1 @@
+"""Factors, schedules and local search over one batch, as tensors."""
