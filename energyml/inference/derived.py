@@ -17,6 +17,7 @@ from torch import Tensor
 from energyml.bind.batch import wide
 from energyml.diagnostics import EnergyError
 from energyml.execution import gradients, is_functional
+from energyml.grounded.logspace import difference
 from energyml.inference.reductions import Reduce, drawing, log_sum, maximum
 from energyml.inference.structure import Axes, Structure, Weights
 
@@ -286,12 +287,6 @@ class Derived:
         if self.structure.latent:
             names = ", ".join(f"`{name}`" for name in sorted(self.structure.latent))
             raise LatentsSummedOut(f"{what} does not follow from the recursion where {names} is summed out")
-
-
-def difference(minuend: Tensor, subtrahend: Tensor) -> Tensor:
-    """The difference of two log-probabilities: -inf where the minuend is, even if both are."""
-    gone = minuend.isneginf()
-    return (minuend.masked_fill(gone, 0) - subtrahend.masked_fill(gone, 0)).masked_fill(gone, _NINF)
 
 
 def _labels(hot: Mapping[str, Tensor]) -> dict[str, Tensor]:

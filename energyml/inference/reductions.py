@@ -12,16 +12,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from energyml.grounded.logspace import tracked_logsumexp
+
 Reduce = Callable[[Tensor, int], Tensor]  # (values, dim) -> values without dim
 
 
 def log_sum(values: Tensor, dim: int) -> Tensor:
     """The log of the sum of exp along a dim; -inf, with zero gradients of any order, where every value is -inf."""
-    peak = values.detach().amax(dim, keepdim=True)
-    peak = torch.where(peak.isfinite(), peak, 0)
-    total = (values - peak).exp().sum(dim)
-    empty = total == 0
-    return (torch.where(empty, 1, total).log() + peak.squeeze(dim)).masked_fill(empty, float("-inf"))
+    return tracked_logsumexp(values, dim)
 
 
 def maximum(values: Tensor, dim: int) -> Tensor:
