@@ -59,7 +59,7 @@ LABEL_QUERIES = (
     "max_with_cost", "log_prob_with_cost", "expectation", "cross_entropy", "kl",
 )  # fmt: skip
 
-# What exact methods answer about fields: `mode` to the tolerance of a solve where no direct method is cheaper.
+# Queries about fields that exact methods answer: `mode` to the tolerance of a solve where no direct method is cheaper.
 FIELD_ANSWERS = {
     "mode": Quality.EXACT, "map": Quality.READOUT, "marginals": Quality.READOUT, "variance": Quality.EXACT,
     "log_partition": Quality.EXACT, "entropy": Quality.EXACT, "log_prob": Quality.EXACT, "sample": Quality.EXACT,

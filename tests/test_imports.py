@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 # Cards and the types that they speak of stand before the packages that they lie in.
 STAND_APART = (*CARD_LISTS, "energyml.model.types")
 
-# What imports in a circle: importer and imported, with the reason. The list only gets shorter.
+# Imports that close a circle: importer and imported, with the reason. The list only gets shorter.
 IN_A_CIRCLE: dict[tuple[str, str], str] = {
     ("energyml.posterior", "energyml.certificates"): "`certificate` asks other backends, by posteriors of their own",
     ("energyml.posterior", "energyml.interop"): "`to_arviz` and `to_pyro` convert a posterior",
@@ -251,7 +251,7 @@ def test_no_backend_imports_another() -> None:
         for module, file in sorted(module_files().items())
         for sentence in other_backends(module, file.read_text(encoding="utf-8"), file.name == "__init__.py")
     ]
-    assert not found, "\n".join(["what backends share belongs in a library that all of them import:", *found])
+    assert not found, "\n".join(["code that backends share belongs in a library that all of them import:", *found])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ COMPILED_CELLS = 16
 class Exact(Backend):
     """Exact answers: first-order chains by their own kernels, other graphs by elimination.
 
-    Models of fields are served by what the card names for them.
+    Models of fields are served by the implementation that the card names for them.
     """
 
     def prepare(self, graph: Graph, terms: Sequence[BoundTerm], structure: Structure) -> None:

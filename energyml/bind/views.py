@@ -1,4 +1,4 @@
-"""Views of bound terms: what a term lets others read, whatever the class behind it is.
+"""Views of bound terms: the typed protocols by which other packages read them, whatever their classes are.
 
 Backends, objectives and converters take the terms with a view from the functions here, or from the methods of `Problem`
 of the same names.  The classes of terms stay inside `energyml.bind`.
@@ -25,7 +25,7 @@ from energyml.model.types import Extent
 
 
 class TermView(Protocol):
-    """What every bound term has; see `BoundTerm`."""
+    """The part of `BoundTerm` that all views share."""
 
     term: Term
     graph: Graph

@@ -1,1 +1,1 @@
-"""What queries are answered with: costs of answers, expectations, and precision."""
+"""Tools of backends that answer queries: costs, expectations, precision, traces, sessions over factor graphs."""

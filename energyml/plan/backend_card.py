@@ -35,7 +35,7 @@ class BackendCard(Card):
         view: what it needs from every term.
         answers: the queries it answers, each with the quality of the answer.
         field_answers: the same for models of fields, which it then wants as quadratic forms; none when empty.
-        field_implementation: `module:attribute` of what serves these, where that is not `implementation`.
+        field_implementation: `module:attribute` of the backend that serves these, where it is not `implementation`.
         refuses: what it asks of the structure, given its options.
         refuses_by_size: whether that depends on the sizes of an example.
         cost: the cost of one log-partition or its nearest relative.
