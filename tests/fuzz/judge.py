@@ -66,6 +66,7 @@ class Judged(Question):
         self.ulps = DIFFERENCE_ULPS if kind in DIFFERENCES else ULPS
         self.computed = NETWORK[case.dtype] if "net " in case.text else DIFFERENCE_ULPS * torch.finfo(case.dtype).eps
         self.computed = self.computed if computed(case) else 0.0
+        self.probability_error = PROBABILITY / 10  # of large scores; the checks allow ten times it
         self.statuses: list[str] = []
         self.failing: list[str] = []
         self.unfit, self.loose = False, False
