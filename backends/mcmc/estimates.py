@@ -15,7 +15,7 @@ from energyml.backends.mcmc.randomness import Randomness
 from energyml.backends.mcmc.starts import COLD_SWEEPS, COLDEST
 from energyml.backends.mcmc.target import Labels, Target
 from energyml.backends.mcmc.tempering import Tempering
-from energyml.inference.convergence import HIGHEST, effective, split_rhat, standard_error
+from energyml.inference.convergence import HIGHEST, effective, error_between_chains, split_rhat, standard_error
 from energyml.inference.trace import no_answer
 
 # Rounds of the equation of the optimal bridge; it contracts quickly.
@@ -188,6 +188,8 @@ def bridge(kernel: Tempering, sweeps: int, burn_in: int, generator: torch.Genera
     # Where some bridge met no possible answer, nothing is known of its error.
     error = torch.where(log_z.isfinite(), standard_error(added).to(log_z.dtype), float("inf"))
     rhat = split_rhat(added).maximum(split_rhat(_finite(scores[..., 0])))
+    # Where answers do not mix, such as behind walls of -inf, ladders count as one draw each.
+    error = torch.where(rhat > HIGHEST, error.maximum(error_between_chains(added.double()).to(error.dtype)), error)
     made = Estimate.bounded(target, log_z, error, effective(added), rhat.to(log_z.dtype), best)
     return _held_up(kernel, made, random.generator)
 

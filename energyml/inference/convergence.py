@@ -112,12 +112,24 @@ def _by_chains(draws: Tensor) -> Tensor:
 
     Where chains have not mixed, each counts as one draw, so that it is widened as Student's t is.
     """
+    apart = error_between_chains(draws)
+    return torch.where(plain_rhat(split(draws)) > HIGHEST, apart, apart / _student(draws.shape[1]))
+
+
+def error_between_chains(draws: Tensor) -> Tensor:
+    """[...]: the standard error of the mean of draws [S, C, ...] where each chain counts as one draw; 0 for one chain.
+
+    Widened as Student's t is.
+    """
     chains = draws.shape[1]
     if chains < 2:
         return torch.zeros_like(draws[0, 0])
-    spread: Tensor = draws.mean(0).std(0) / chains**0.5
-    student = STUDENT[chains - 2] if chains - 2 < len(STUDENT) else 1.0
-    return torch.where(plain_rhat(split(draws)) > HIGHEST, student * spread, spread)
+    found: Tensor = _student(chains) * draws.mean(0).std(0) / chains**0.5
+    return found
+
+
+def _student(chains: int) -> float:
+    return STUDENT[chains - 2] if 0 <= chains - 2 < len(STUDENT) else 1.0
 
 
 def share_error(hits: Tensor, constant: Tensor) -> Tensor:

@@ -59,6 +59,7 @@ SHORT = [
     ("weak", f"gibbs({SWEEPS})"), ("bimodal", f"gibbs({SWEEPS})"), ("bimodal", f"swendsen_wang({SWEEPS})"),
     ("frozen", f"gibbs({SWEEPS}, block: colour)"), ("holes", f"gibbs({SWEEPS})"), ("all different", f"gibbs({SWEEPS})"),
     ("peaked", f"gibbs({SWEEPS}, block: chains)"), ("weak", f"langevin({SWEEPS})"),
+    ("all different", "bridge(sweeps: 60, burn_in: 10, rungs: 4)"),
     *((model, using) for model in ("strong", "peaked", "holes")
       for using in ("ais(steps: 30, chains: 16)", "bridge(sweeps: 60, burn_in: 10, rungs: 4)")),
 ]  # fmt: skip
@@ -183,8 +184,8 @@ def test_errors_hold(model: str, using: str) -> None:
             f"width {found.width(found.quiet | ~found.quiet):.2f}, of quiet runs {some:.2f}, "
             f"wrong {found.wrong.double().mean():.3f}, silent {silent.double().mean():.3f}"
         )
-    # Ladders of temperatures never cross a wall of -inf: hardly any run is quiet, and a few parts cannot stand for all.
-    if found.quiet.double().mean() > 0.1 or found.covered.mean() < 0.7:
+    # Tempered chains never cross a wall of -inf: hardly any run is quiet, and a few parts cannot stand for all.
+    if not using.startswith("tempering") or found.quiet.double().mean() > 0.1 or found.covered.mean() < 0.7:
         assert found.covered.mean() >= LEAST
     assert silent.double().mean() <= SILENT
     assert not found.useless.any()
