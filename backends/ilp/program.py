@@ -42,9 +42,14 @@ class Example:
     factors: Sequence[tuple[tuple[str, ...], np.ndarray, np.ndarray]]
 
     @property
+    def tables(self) -> list[np.ndarray]:
+        """The scores of each variable's cells and of each block's factors."""
+        return [*self.unary.values(), *(table for _, _, table in self.factors)]
+
+    @property
     def indicators(self) -> int:
         """How many indicators it has, forbidden ones included."""
-        return sum(one.size for one in self.unary.values()) + sum(table.size for _, _, table in self.factors)
+        return sum(one.size for one in self.tables)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +85,7 @@ def without_hopeless(example: Example, known: float) -> Example:
     An answer loses at least what one of its scores is below the largest of the same cell or factor.  So large negative
     scores that stand for masks go, and leave the solver its digits.  Cost: two passes over the tables.
     """
-    tables = [*example.unary.values(), *(table for _, _, table in example.factors)]
-    peaks = []
-    for table in tables:
-        peak = table.max(tuple(range(1, table.ndim)), initial=-np.inf, where=np.isfinite(table))
-        peaks.append(np.where(np.isfinite(peak), peak, 0))
+    tables, peaks = example.tables, _peaks(example)
     size = sum(float(np.abs(one).sum()) for one in peaks) + abs(known)
     slack = sum(float(one.sum()) for one in peaks) - known + ROUNDING * size
     if not np.isfinite(slack):
@@ -95,6 +96,15 @@ def without_hopeless(example: Example, known: float) -> Example:
     rest = left[len(unary) :]
     factors = [(names, scope, table) for (names, scope, _), table in zip(example.factors, rest, strict=True)]
     return Example(unary, factors)
+
+
+def _peaks(example: Example) -> list[np.ndarray]:
+    """For each table the largest score of each of its cells or factors; 0 where none is possible."""
+    found = []
+    for table in example.tables:
+        peak = table.max(tuple(range(1, table.ndim)), initial=-np.inf, where=np.isfinite(table))
+        found.append(np.where(np.isfinite(peak), peak, 0))
+    return found
 
 
 def solve(example: Example, seconds: float) -> Solution:
@@ -145,7 +155,7 @@ def solve(example: Example, seconds: float) -> Solution:
         constraints=optimize.LinearConstraint(matrix, equal, equal),
         options={"time_limit": seconds, "mip_rel_gap": 0.0},
     )
-    return _read(found, columns, scale)
+    return _read(found, columns, scale, sum(float(one.sum()) for one in _peaks(example)))
 
 
 def _numbered(scores: np.ndarray) -> tuple[np.ndarray, int]:
@@ -167,7 +177,8 @@ def _one_label_each(
     return rows, places, [np.ones(len(one)) for one in rows], count
 
 
-def _read(found: Any, columns: Mapping[str, np.ndarray], scale: float) -> Solution:
+def _read(found: Any, columns: Mapping[str, np.ndarray], scale: float, ceiling: float) -> Solution:
+    """The solution; where the solver has no digits left, its bound is that of single cells and factors."""
     nodes = int(found.mip_node_count or 0)
     if found.status == INFEASIBLE:
         return Solution(None, float("-inf"), True, nodes)
@@ -180,4 +191,4 @@ def _read(found: Any, columns: Mapping[str, np.ndarray], scale: float) -> Soluti
         labels[name] = weight.argmax(1)
     # What the solver cannot tell apart must be little beside the score itself.
     resolved = GAP / scale <= RESOLVED * max(1.0, abs(float(found.fun)) / scale)
-    return Solution(labels, bound, found.status == OPTIMAL and resolved, nodes)
+    return Solution(labels, bound if resolved else ceiling, found.status == OPTIMAL and resolved, nodes)
