@@ -12,8 +12,9 @@ the indicator of its cells' labels.  What is forbidden has no indicator at all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from energyml.diagnostics import EnergyError
 
 # The solver calls a gap of 1e-6 closed, whatever the scale of the scores: they are brought to this one.
 SCALE, GAP = 1e3, 1e-6
-# Of the best score: a proof is as good as this.
-RESOLVED = 1e-5
+# Where this gap is larger than RESOLVED nats, answers within AHEAD gaps of the best are compared, NEAR of them at most.
+RESOLVED, AHEAD, NEAR = 1e-5, 10, 32
 OPTIMAL, INFEASIBLE = 0, 2
 # Of tables that are sums in single precision, relative to the sum of the magnitudes of all scores.
 ROUNDING = 1e-5
@@ -148,14 +149,50 @@ def solve(example: Example, seconds: float) -> Solution:
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(places))), shape=(count, start)
     )
     equal = np.concatenate(right)
-    found = optimize.milp(
-        -score * scale,
-        integrality=(np.arange(start) < whole).astype(np.uint8),
-        bounds=optimize.Bounds(0, 1),
-        constraints=optimize.LinearConstraint(matrix, equal, equal),
-        options={"time_limit": seconds, "mip_rel_gap": 0.0},
-    )
-    return _read(found, columns, scale, sum(float(one.sum()) for one in _peaks(example)))
+
+    def solved(*constraints: Any) -> Any:
+        return optimize.milp(
+            -score * scale,
+            integrality=(np.arange(start) < whole).astype(np.uint8),
+            bounds=optimize.Bounds(0, 1),
+            constraints=[optimize.LinearConstraint(matrix, equal, equal), *constraints],
+            options={"time_limit": seconds, "mip_rel_gap": 0.0},
+        )
+
+    def cut(answer: Any) -> Any:
+        """Every answer but this one."""
+        chosen = np.append(answer.x[:whole] > 0.5, np.zeros(start - whole))
+        return optimize.LinearConstraint(chosen, -np.inf, chosen.sum() - 1)
+
+    found = solved()
+    if found.status != OPTIMAL or GAP / scale <= RESOLVED:
+        return _read(found, columns, scale)
+    # The solver has few digits left: the answers that it cannot tell from the best one are compared without rounding.
+    near = [found]
+    while len(near) <= NEAR:
+        other = solved(*map(cut, near))
+        far = other.mip_dual_bound is not None and other.mip_dual_bound > found.fun + AHEAD * GAP
+        if other.status == INFEASIBLE or far:
+            break
+        if other.x is None:
+            near += [found] * NEAR
+            break
+        near.append(other)
+    read = [_read(one, columns, scale) for one in near]
+    best = max(read, key=lambda one: _score(example, one.labels))
+    if len(near) <= NEAR:
+        return replace(best, bound=_score(example, best.labels))
+    return replace(best, bound=sum(float(one.sum()) for one in _peaks(example)), proven=False)
+
+
+def _score(example: Example, labels: Mapping[str, np.ndarray] | None) -> float:
+    """The score of an answer, rounded once."""
+    assert labels is not None
+    parts = [table[np.arange(len(table)), labels[name]] for name, table in example.unary.items()]
+    for names, scope, table in example.factors:
+        joint = [labels[name][scope[:, slot]] for slot, name in enumerate(names)]
+        parts.append(table[(np.arange(len(table)), *joint)])
+    return fsum(np.concatenate(parts).tolist()) if parts else 0.0
 
 
 def _numbered(scores: np.ndarray) -> tuple[np.ndarray, int]:
@@ -177,8 +214,7 @@ def _one_label_each(
     return rows, places, [np.ones(len(one)) for one in rows], count
 
 
-def _read(found: Any, columns: Mapping[str, np.ndarray], scale: float, ceiling: float) -> Solution:
-    """The solution; where the solver has no digits left, its bound is that of single cells and factors."""
+def _read(found: Any, columns: Mapping[str, np.ndarray], scale: float) -> Solution:
     nodes = int(found.mip_node_count or 0)
     if found.status == INFEASIBLE:
         return Solution(None, float("-inf"), True, nodes)
@@ -189,6 +225,4 @@ def _read(found: Any, columns: Mapping[str, np.ndarray], scale: float, ceiling: 
     for name, of in columns.items():
         weight = np.where(of >= 0, found.x[np.maximum(of, 0)], -1.0)
         labels[name] = weight.argmax(1)
-    # What the solver cannot tell apart must be little beside the score itself.
-    resolved = GAP / scale <= RESOLVED * max(1.0, abs(float(found.fun)) / scale)
-    return Solution(labels, bound if resolved else ceiling, found.status == OPTIMAL and resolved, nodes)
+    return Solution(labels, bound, found.status == OPTIMAL, nodes)
