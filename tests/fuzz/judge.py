@@ -206,6 +206,7 @@ def _is_sharp(question: Judged) -> None:
     if question.quality is Quality.UPPER:
         ceiling = np.array([one.ceiling for one in question.examples])
         slack = 1e-3 * (1 + abs(np.where(np.isneginf(ceiling), 0, ceiling)))
+        slack = slack + DIFFERENCE_ULPS * torch.finfo(question.case.dtype).eps * question.sizes
         assert (found <= ceiling + slack).all(), f"{found} where factors alone give {ceiling}"
     elif question.quality is Quality.LOWER and "map" in question.posterior.answers:
         best = values(question.posterior.ask("map").value.score)
